@@ -1,0 +1,8 @@
+"""Logging for JAX: say what to log inside, decide outside what becomes of it."""
+
+from . import _batching as _batching
+from ._context import silent as silent
+from ._log import log as log
+from ._logdict import logdict as logdict
+from ._nolog import nolog as nolog
+from ._spool import spool as spool

@@ -1,0 +1,135 @@
+"""Exact logs where JAX runs more than the program says, or less.
+
+Under `vmap`, every branch of a `cond` runs for every example, and a `while_loop` runs its
+body on until the last example has finished. The records in there are then given a mask
+that says for which examples they are real; nothing else of the program changes.
+
+Under `grad`, what does not change in a `scan` is taken out of it, records included. Those
+are then tied to a counter in the carry.
+"""
+
+import contextvars
+import functools as ft
+import itertools as it
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Literal
+from jax.interpreters import batching
+
+from . import _compat
+from ._handlers import Anchor, Mask
+from ._interpret import Walk
+from ._rows import Branch
+from ._rules import split, stage, stage_walk
+
+_numbers = it.count()
+
+
+def _holds_records(*jaxprs: Any) -> bool:
+    return any(not Mask.effects.isdisjoint(jaxpr.effects) for jaxpr in jaxprs)
+
+
+def _batched_cond(original: Callable, axis, args, dims, *, branches, **params):
+    index, *operands = args
+    if dims[0] is None or not _holds_records(*branches):
+        return original(axis, args, dims, branches=branches, **params)
+    number = next(_numbers)
+
+    def masked(i: int, index, *operands):
+        branch = Branch(number, i, len(branches))
+        return Walk(Mask(index == i, branch))(branches[i], *operands)[0]
+
+    avals = [jax.ShapeDtypeStruct((), index.dtype), *branches[0].in_avals]
+    new = tuple(stage(ft.partial(masked, i), *avals).jaxpr for i in range(len(branches)))
+    # The index is an operand, too.
+    args, dims = [index, index, *operands], [dims[0], *dims]
+    return original(axis, args, dims, branches=new, **params)
+
+
+def _batched_while(original: Callable, axis, args, dims, **params):
+    cond, body = params["cond_jaxpr"], params["body_jaxpr"]
+    sizes = params["cond_nconsts"], params["body_nconsts"]
+    # A predicate that is batched already has masked the records.
+    if (
+        cond.out_avals[0].shape
+        or not _holds_records(cond, body)
+        or not _is_predicate_batched(original, axis, args, dims, params)
+    ):
+        return original(axis, args, dims, **params)
+
+    def masked_body(cond_consts, body_consts, carry):
+        running = Walk(Mask(jnp.zeros((), bool)))(cond, *cond_consts, *carry)[0][0]
+        return Walk(Mask(running))(body, *body_consts, *carry)[0]
+
+    cond_avals, body_avals = cond.in_avals[: sizes[0]], body.in_avals[: sizes[1]]
+    new = stage(masked_body, cond_avals, body_avals, body.in_avals[sizes[1] :]).jaxpr
+    cond_args, body_args, init = split(list(zip(args, dims, strict=True)), *sizes)
+    # The body asks the predicate, too.
+    operands = [*cond_args, *cond_args, *body_args, *init]
+    params = {**params, "body_nconsts": sum(sizes), "body_jaxpr": new}
+    return original(axis, [x for x, _ in operands], [dim for _, dim in operands], **params)
+
+
+def _is_predicate_batched(original: Callable, axis, args, dims, params) -> bool:
+    def batched(*args):
+        return original(axis, list(args), list(dims), **params)[0]
+
+    eqns = jax.make_jaxpr(batched)(*args).jaxpr.eqns
+    loop = next(eqn for eqn in eqns if eqn.primitive.name == "while")
+    return bool(loop.params["cond_jaxpr"].out_avals[0].shape)
+
+
+def _anchored_scan(bind: Callable, *args, **params):
+    """Tie the records in a `scan` that is being differentiated to the loop."""
+    jaxpr, sizes = params["jaxpr"], _compat.scan_sizes(params)
+    if (
+        not _holds_records(jaxpr)
+        or not _compat.differentiating()
+        or _is_anchored.get()
+        or not _has_loose_records(jaxpr.jaxpr, sizes[0])
+    ):
+        return bind(*args, **params)
+    consts, init, xs = split(args, *sizes)
+
+    def body(carry, x):
+        counter, carry = carry
+        outs, _ = Walk(Anchor(counter))(jaxpr, *consts, *carry, *x)
+        carry, ys = split(outs, len(init))
+        return (counter + 1, carry), ys
+
+    start = jnp.zeros((), jnp.int32)
+    options = _compat.scan_options(params)
+    token = _is_anchored.set(True)
+    try:
+        (_, carry), ys = jax.lax.scan(body, (start, init), xs, **options)
+    finally:
+        _is_anchored.reset(token)
+    return [*carry, *ys]
+
+
+_is_anchored = contextvars.ContextVar("is_anchored", default=False)
+
+
+def _has_loose_records(jaxpr, num_consts: int) -> bool:
+    """Whether a record may depend on nothing that changes from iteration to iteration."""
+    changing = set(jaxpr.invars[num_consts:])
+    for eqn in jaxpr.eqns:
+        changes = any(
+            not isinstance(atom, Literal) and atom in changing for atom in eqn.invars
+        )
+        if changes:
+            changing.update(eqn.outvars)
+        if _holds_records(eqn) and not (changes and "form" in eqn.params):
+            return True
+    return False
+
+
+for _name, _rule in (("cond", _batched_cond), ("while", _batched_while)):
+    _primitive = _compat.primitive_named(_name)
+    _original = batching.fancy_primitive_batchers[_primitive]
+    batching.fancy_primitive_batchers[_primitive] = ft.partial(_rule, _original)
+
+_compat.wrap_bind(_compat.primitive_named("scan"), _anchored_scan)

@@ -1,0 +1,256 @@
+"""Everything that knows JAX's private parts or asks for its version."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import (
+    core as _core,
+    custom_batching as _custom_batching,
+    source_info_util as _source_info,
+)
+from jax._src.debugging import DebugEffect as _DebugEffect
+from jax._src.interpreters import partial_eval as _pe
+from jax._src.sharding_impls import UnspecifiedValue
+from jax.experimental.buffer_callback import buffer_callback
+from jax.experimental.layout import Format
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive
+from jax.interpreters import batching
+
+# Messages and profiles then name the user's line that logged, not ours.
+_source_info.register_exclusion(os.path.dirname(__file__))
+
+Jitted = type(jax.jit(lambda: None))
+
+
+class RecordEffect(_DebugEffect):
+    """Keeps an equation without outputs alive, in order, through every transformation.
+
+    JAX asks `isinstance` to decide which effects a transformation may carry, so a
+    subclass of the debug effect is allowed wherever `jax.debug.callback` is.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __str__(self):
+        return self.name
+
+
+def primitive_named(name: str) -> Primitive:
+    """The primitive called `name`; where it is importable from moves between releases."""
+    return next(p for p in batching.fancy_primitive_batchers if p.name == name)
+
+
+def close(jaxpr: Any) -> ClosedJaxpr:
+    """Give a jaxpr that stands open in an equation (`remat`) its empty constants."""
+    return jaxpr if hasattr(jaxpr, "consts") else ClosedJaxpr(jaxpr, ())
+
+
+def without_consts(jaxpr: ClosedJaxpr) -> tuple[Any, Sequence[Any]]:
+    """An open jaxpr that takes its constants as first arguments, and the constants."""
+    return _pe.convert_constvars_jaxpr(jaxpr.jaxpr), jaxpr.consts
+
+
+def bind(eqn: JaxprEqn, *args) -> list:
+    """Run `eqn` unchanged."""
+    return evaluate(_empty, [eqn], list(eqn.outvars), dict(_bindings(eqn, args)))
+
+
+def _bindings(eqn: JaxprEqn, args) -> Iterator[tuple]:
+    for atom, arg in zip(eqn.invars, args, strict=True):
+        if not isinstance(atom, Literal):
+            yield atom, arg
+
+
+def evaluate(jaxpr: Any, eqns: list[JaxprEqn], outvars: list, env: dict) -> list:
+    """Evaluate some equations of `jaxpr` as a small program of their own.
+
+    JAX then takes care of bind parameters, contexts, name stacks and source lines.
+    """
+    defined, invars = set(), {}
+    for eqn in eqns:
+        for atom in eqn.invars:
+            if not isinstance(atom, Literal) and atom not in defined:
+                invars[atom] = None
+        defined.update(eqn.outvars)
+    small = jaxpr.replace(
+        constvars=[],
+        invars=list(invars),
+        outvars=outvars,
+        eqns=eqns,
+        debug_info=jaxpr.debug_info.with_unknown_names(),
+    )
+    return jax.core.eval_jaxpr(small, (), *[env[v] for v in invars])
+
+
+_empty = jax.make_jaxpr(lambda: ())().jaxpr
+
+
+@contextlib.contextmanager
+def at(eqn: JaxprEqn):
+    """New equations belong to the source line, name stack and context of `eqn`."""
+    info = eqn.source_info
+    stack = _source_info.current_name_stack() + info.name_stack
+    with _source_info.user_context(info.traceback, name_stack=stack), eqn.ctx.manager:
+        yield
+
+
+def where(eqn: JaxprEqn) -> str:
+    """The user's line that made `eqn`."""
+    return _source_info.summarize(eqn.source_info)
+
+
+def is_dropped(var: Any) -> bool:
+    return isinstance(var, _core.DropVar)
+
+
+def scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
+    """The number of constants and of carried values of a `scan`."""
+    if "ft_in" in params:  # JAX >= 0.11
+        consts, carry, _ = params["ft_in"].unpack()
+        return len(consts), len(carry)
+    return params["num_consts"], params["num_carry"]
+
+
+def scan_options(params: dict[str, Any]) -> dict[str, Any]:
+    """The options that `jax.lax.scan` takes on this version."""
+    names = ("length", "reverse", "unroll", "_split_transpose")
+    return {name: params[name] for name in names if name in params}
+
+
+def jit_options(fun: Any) -> dict[str, Any]:
+    """How `fun` was jitted, as far as it concerns the arguments."""
+    info = fun._jit_info
+    names = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
+    options = dict(info.compiler_options_kvs)
+    return {name: getattr(info, name) for name in names} | {
+        "keep_unused": info.keep_unused,
+        "compiler_options": options or None,
+    }
+
+
+def differentiating() -> bool:
+    """Whether the operation that is about to be traced is being differentiated."""
+    trace = _core.trace_ctx.trace
+    return type(trace).__name__ in ("JVPTrace", "LinearizeTrace")
+
+
+def wrap_bind(primitive: Primitive, wrapper: Callable) -> None:
+    """Let `wrapper(bind, *args, **params)` stand before `primitive.bind`."""
+    bind = primitive.bind
+
+    def wrapped(*args, **params):
+        return wrapper(bind, *args, **params)
+
+    primitive.bind = wrapped
+
+
+def memoize_by_context(context: Callable[[], Any]) -> None:
+    """Make JAX remember a derivative rule's program for each `context()` apart.
+
+    The equation of a `custom_jvp` or `custom_vjp` traces its rule once, when it is
+    first differentiated, and keeps the program whatever is traced later (JAX 0.7.2 to
+    0.12). A rule that was first traced in silence would never log.
+    """
+    memoize = _pe._memoize
+
+    def memoize_each(fun):
+        memoized: dict[Any, Callable] = {}
+
+        def call(*args):
+            key = context()
+            if key not in memoized:
+                memoized[key] = memoize(fun)
+            return memoized[key](*args)
+
+        return call
+
+    _pe._memoize = memoize_each
+
+
+def portable_host_call(callback: Callable, *args: Any) -> None:
+    """Call `callback` on the host with NumPy arrays, from any platform."""
+
+    def deliver(*arrays):
+        callback(*map(np.asarray, arrays))
+
+    jax.debug.callback(deliver, *args)
+
+
+def cpu_host_call(callback: Callable, *args: Any) -> None:
+    """The same on a CPU, without the copies and locks of the portable way."""
+
+    def deliver(context, outs, *buffers):
+        # The buffers die after the call.
+        callback(*(np.asarray(buffer).copy() for buffer in buffers))
+
+    buffer_callback(deliver, (), has_side_effect=True)(*args)
+
+
+def jaxprs_in(params: Any) -> Iterator[Any]:
+    """The programs in the parameters of an equation, wherever they stand."""
+    if hasattr(params, "eqns") and hasattr(params, "jaxpr"):
+        yield params.jaxpr
+    elif hasattr(params, "eqns"):
+        yield params
+    elif isinstance(params, dict):
+        for value in params.values():
+            yield from jaxprs_in(value)
+    elif isinstance(params, tuple | list):
+        for value in params:
+            yield from jaxprs_in(value)
+    elif hasattr(params, "expand"):  # a primitive of JAX's `hijax`, since 0.9
+        yield from jaxprs_in(params.params)
+
+
+def name_of(eqn: JaxprEqn) -> str:
+    """The name of what an equation does; `hijax` has one primitive for many things."""
+    name = eqn.primitive.name
+    return type(eqn.params["_prim"]).__name__ if name == "call_hi_primitive" else name
+
+
+def inner_jit_options(params: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """The options of `jax.jit` for `fun(walk, *args) -> (outs, logs)`, hashable."""
+    donated = [i + 1 for i, is_donated in enumerate(params["donated_invars"]) if is_donated]
+    options = {
+        "donate_argnums": tuple(donated),
+        "keep_unused": params["keep_unused"],
+        "inline": params["inline"],
+    }
+    ins = _formats(params["in_shardings"], params["in_layouts"])
+    outs = _formats(params["out_shardings"], params["out_layouts"])
+    if any(s is not None for s in ins):
+        options["in_shardings"] = (None, *ins)
+    if any(s is not None for s in outs):
+        options["out_shardings"] = (outs, None)
+    if params["compiler_options_kvs"]:
+        options["compiler_options"] = params["compiler_options_kvs"]
+    return tuple(options.items())
+
+
+def jit(fun: Callable, options: tuple[tuple[str, Any], ...]) -> Callable:
+    given = dict(options)
+    if "out_shardings" in given:
+        outs, logs = given["out_shardings"]
+        given["out_shardings"] = (list(outs), logs)
+    if "compiler_options" in given:
+        given["compiler_options"] = dict(given["compiler_options"])
+    return jax.jit(fun, **given)
+
+
+def _formats(shardings: Sequence[Any], layouts: Sequence[Any]) -> tuple:
+    """What `jax.jit` takes for shardings and layouts; None leaves it open."""
+    known = [None if isinstance(s, UnspecifiedValue) else s for s in shardings]
+    pairs = zip(known, layouts, strict=True)
+    return tuple(s if layout is None else Format(layout, s) for s, layout in pairs)
+
+
+# The equation of a `custom_vmap` did not say that its function has effects (JAX 0.7).
+if "_effect_free" in _custom_batching.custom_vmap_p.abstract_eval.__qualname__:
+    _custom_batching.custom_vmap_p.def_effectful_abstract_eval(
+        lambda *avals, call, **params: (call.out_avals, call.effects)
+    )

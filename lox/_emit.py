@@ -1,0 +1,60 @@
+"""Host calls: the primitive that hands a record to a Python function as it runs."""
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from jax.interpreters import mlir
+
+from . import _compat
+from ._format import short
+from ._record import Record, bind, record_primitive
+
+emit_p, emit_effect = record_primitive("lox_emit")
+
+
+def emit(record: Record, callback: Callable[[Record], None]) -> None:
+    """Call `callback` on the host, with the record as NumPy arrays."""
+    bind(emit_p, jax.tree.map(_plain, record), callback=callback)
+
+
+def print_record(record: Record) -> None:
+    """Print a record in one line, its steps behind it."""
+    steps = dict(record.steps)
+    if record.valid is not None:
+        if not record.valid.any():
+            return
+        # What is left are the examples that logged.
+        examples = np.argwhere(record.valid)
+        steps["example"] = examples[:, 0] if examples.shape[1] == 1 else examples
+        record = jax.tree.map(lambda x: x[record.valid], record)
+        steps |= record.steps
+    values = zip(record.keys, record.values, strict=True)
+    parts = ["{" + ", ".join(f"{key!r}: {short(value)}" for key, value in values) + "}"]
+    parts += [f"{name}={short(step)}" for name, step in steps.items()]
+    print(" ".join(parts), flush=True)
+
+
+def _plain(x: jax.Array) -> jax.Array:
+    return jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+
+
+@emit_p.def_impl
+def _impl(*args, form, callback):
+    callback(jax.tree.unflatten(form, [np.asarray(x) for x in args]))
+    return []
+
+
+def _lowering(host_call: Callable) -> Callable:
+    def lowered(*args, form, callback):
+        def deliver(*arrays):
+            callback(jax.tree.unflatten(form, arrays))
+
+        host_call(deliver, *args)
+        return []
+
+    return mlir.lower_fun(lowered, multiple_results=True)
+
+
+mlir.register_lowering(emit_p, _lowering(_compat.portable_host_call))
+mlir.register_lowering(emit_p, _lowering(_compat.cpu_host_call), platform="cpu")

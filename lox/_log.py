@@ -1,0 +1,146 @@
+"""`log`, and the primitive that holds a captured record."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters import mlir
+
+from . import _context
+from ._emit import emit, print_record
+from ._logdict import logdict
+from ._record import Record, bind, listed, record_primitive
+
+
+def log(
+    data: Mapping[str, Any], *, tags: str | Iterable[str] = (), prefix: str = "", **steps: Any
+) -> logdict:
+    """Log values, anywhere in a JAX program.
+
+    What becomes of them is decided from outside: `lox.spool` returns them along with
+    the result, `lox.nolog` and `lox.silent` leave no trace of them. Without any of these
+    they are printed.
+
+    Args:
+        data: The values by key: numbers, arrays or pytrees of them.
+        tags: One tag or several, to select logs by.
+        prefix: Put before each key.
+        **steps: Any other keyword is a step, a named counter such as `step=i`.
+
+    Returns:
+        The record itself.
+
+    Example:
+        >>> @jax.jit
+        ... def f(x):
+        ...     lox.log({"x": x}, step=0)
+        ...     return 2 * x
+        >>> y, logs = lox.spool(f)(1.0)
+        >>> logs, logs.step["x"].item()
+        ({'x': 1.0}, 0)
+    """
+    values = _checked(data, prefix)
+    _check_steps(steps)
+    state = _context.state()
+    if values and state != "silent":
+        record = Record(
+            values=tuple(jax.tree.map(_strong, value) for value in values.values()),
+            steps={name: _strong(step) for name, step in steps.items()},
+            keys=tuple(values),
+            tags=names_in(tags, "tags"),
+        )
+        relog(record) if state == "captured" else emit(record, print_record)
+    return logdict(values, **{name: dict.fromkeys(values, i) for name, i in steps.items()})
+
+
+def relog(record: Record) -> None:
+    """Log a record once more, for whoever listens here."""
+    state = _context.state()
+    if state == "captured":
+        bind(log_p, record)
+    elif state == "printed":
+        emit(record, print_record)
+
+
+log_p, log_effect = record_primitive("lox_log")
+
+
+def _stranded(*args, form, **params):
+    keys = jax.tree.unflatten(form, args).keys
+    raise RuntimeError(
+        f"The record of {listed(keys)} reached the compiler: it was captured for a "
+        "transformation of lox, but something compiled or ran this part of the program "
+        "on its own (a primitive that hides a function, `jax.ensure_compile_time_eval`, "
+        "or `lower` inside the function). Log outside of that part, or wrap it in "
+        "`lox.nolog`."
+    )
+
+
+log_p.def_impl(_stranded)
+mlir.register_lowering(log_p, lambda ctx, *args, **params: _stranded(*args, **params))
+
+
+def _checked(data: Any, prefix: str) -> dict[str, Any]:
+    """The values by their full keys."""
+    if not isinstance(data, Mapping):
+        raise TypeError(
+            "`lox.log` takes a mapping from keys to values, such as "
+            f'`lox.log({{"loss": loss}})`, not {_kind(data)}.'
+        )
+    if not isinstance(prefix, str):
+        raise TypeError(f"`prefix` must be a string, not {_kind(prefix)}.")
+    for key, value in data.items():
+        if not isinstance(key, str):
+            raise TypeError(
+                f"The key {key!r} is {_kind(key)}, but keys of `lox.log` are strings."
+            )
+        leaves = jax.tree.leaves(value)
+        wrong = next((leaf for leaf in leaves if not _is_array(leaf)), value)
+        if not leaves or not all(map(_is_array, leaves)):
+            raise TypeError(
+                f"The value of {key!r} is or holds {_kind(wrong)}. `lox.log` takes "
+                "numbers, arrays and pytrees of them."
+            )
+    return {prefix + key: value for key, value in data.items()}
+
+
+def _check_steps(steps: dict[str, Any]) -> None:
+    for name, step in steps.items():
+        if hasattr(logdict, name):
+            raise ValueError(
+                f"A step cannot be called {name!r}: `logs.{name}` is something else on a "
+                "`logdict`. Choose another name."
+            )
+        if not _is_array(step):
+            raise TypeError(
+                f"The step {name!r} is {_kind(step)}, but steps are numbers or arrays."
+            )
+
+
+def names_in(given: str | Iterable[str], what: str) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"`{what}` takes strings, not {_kind(name)}.")
+    return names
+
+
+def _is_array(x: Any) -> bool:
+    if isinstance(x, bool | int | float | complex | jax.Array):
+        return True
+    return isinstance(x, np.ndarray | np.generic) and jnp.issubdtype(x.dtype, jnp.generic)
+
+
+def _strong(x: Any) -> jax.Array:
+    """Strip the weak type, or carries and branches would not match."""
+    return jnp.asarray(x, jnp.asarray(x).dtype)
+
+
+def _kind(x: Any) -> str:
+    if x is None:
+        return "`None`"
+    if isinstance(x, np.ndarray):
+        return f"an array of {x.dtype}"
+    return f"`{type(x).__name__}` ({x!r})" if isinstance(x, str | bytes) else f"`{type(x).__name__}`"

@@ -1,0 +1,313 @@
+"""The container of logged values and of what is known about them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._format import short
+from ._rows import Rows, concatenate
+
+
+class Steps(dict[str, Any]):
+    """One step for each key that has it; `valid` masks the rows that do not."""
+
+    valid: dict[str, Any]
+
+    def __init__(self, values: Mapping[str, Any] = {}, valid: Mapping[str, Any] = {}):  # noqa: B006
+        super().__init__(values)
+        self.valid = dict(valid)
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class logdict(dict[str, Any]):
+    """Logged values by key: a `dict` and a pytree, its keys in the order of logging.
+
+    `logs.step["loss"]` are the steps of `logs["loss"]`; any name that was given to
+    `log` as a keyword is such an attribute.
+
+    Args:
+        data: A mapping from keys to values.
+        **steps: For each name of a step, a mapping from keys to steps.
+
+    Example:
+        >>> logs = lox.logdict({"loss": 0.5}, step={"loss": 3})
+        >>> logs, logs.step["loss"]
+        ({'loss': 0.5}, 3)
+    """
+
+    _rows: dict[str, Rows]
+
+    def __init__(self, data: Any = (), /, **steps: Mapping[str, Any]):
+        super().__init__()
+        self._rows = {}
+        for key, value in dict(data).items():
+            own = {name: of[key] for name, of in steps.items() if key in of}
+            self._rows[key] = _single(value, own)
+            super().__setitem__(key, value)
+
+    @classmethod
+    def of(cls, rows: Mapping[str, Rows]) -> "logdict":
+        """The logs that hold `rows`."""
+        logs = cls()
+        logs._rows.update(rows)
+        for key, own in rows.items():
+            dict.__setitem__(logs, key, own.value)
+        return logs
+
+    def rows(self) -> dict[str, Rows]:
+        """The rows of each key, as they are now."""
+        return {key: self._rows[key].replace(value=self[key]) for key in self}
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The values alone, as a plain `dict`."""
+        return dict(self)
+
+    @property
+    def steps(self) -> dict[str, Steps]:
+        """All steps by name; each is a mapping from key to step."""
+        names = dict.fromkeys(name for rows in self._rows.values() for name in rows.steps)
+        return {name: self._step(name) for name in names}
+
+    @property
+    def valid(self) -> dict[str, Any]:
+        """Which rows were really logged, for the keys where some may not have been."""
+        every = self._rows.items()
+        return {key: rows.valid for key, rows in every if rows.valid is not None}
+
+    @property
+    def tags(self) -> dict[str, tuple[str, ...]]:
+        """The tags of each key."""
+        return {key: rows.tags for key, rows in self._rows.items()}
+
+    @property
+    def slice(self) -> "_Slice":
+        """Rows of every key and its steps: `logs.slice[10:20]`, `logs.slice[-1:]`.
+
+        Example:
+            >>> logs = lox.log({"x": jnp.arange(3)})
+            >>> logs = logs + logs + logs
+            >>> logs.slice[1:]["x"].shape
+            (2, 3)
+        """
+        return _Slice(self)
+
+    def filter(self, keep: Callable[[str, Any], Any]) -> "logdict":
+        """Keep the keys for which `keep(key, value)` is true.
+
+        Example:
+            >>> logs = lox.logdict({"train/loss": 1.0, "test/loss": 2.0})
+            >>> logs.filter(lambda key, value: key.startswith("test/"))
+            {'test/loss': 2.0}
+        """
+        rows = self.rows()
+        return logdict.of({k: own for k, own in rows.items() if keep(k, own.value)})
+
+    def prefix(self, prefix: str) -> "logdict":
+        """Put `prefix` before each key.
+
+        Example:
+            >>> lox.logdict({"loss": 1.0}).prefix("train/")
+            {'train/loss': 1.0}
+        """
+        return logdict.of({prefix + key: rows for key, rows in self.rows().items()})
+
+    def compact(self) -> "logdict":
+        """Drop the rows that were not really logged. Not under `jit`.
+
+        Where the examples of a batch logged different numbers of rows, each one's rows
+        move to the front, and `valid` stays for those that have fewer than others.
+
+        Example:
+            >>> def f(x):
+            ...     jax.lax.cond(x > 1, lambda: lox.log({"x": x}) and None, lambda: None)
+            >>> _, logs = lox.spool(f)(1.0)
+            >>> logs.compact()
+            {}
+        """
+        compacted = {key: _compact(key, rows) for key, rows in self.rows().items()}
+        return logdict.of({k: rows for k, rows in compacted.items() if rows is not None})
+
+    def copy(self) -> "logdict":
+        """A shallow copy."""
+        return logdict.of(self.rows())
+
+    def __add__(self, other: "logdict") -> "logdict":
+        """The logs of two functions that run one after the other."""
+        if not isinstance(other, logdict):
+            return NotImplemented
+        mine, others = self.rows(), other.rows()
+        both = mine.keys() & others.keys()
+        joined = {key: _join(key, mine[key], others[key]) for key in mine if key in both}
+        return logdict.of({**mine, **others, **joined})
+
+    def __or__(self, other: Mapping[str, Any]) -> "logdict":
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        other = other if isinstance(other, logdict) else logdict(other)
+        return logdict.of({**self.rows(), **other.rows()})
+
+    def __ior__(self, other: Any) -> "logdict":  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.update(other)
+        return self
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        rows = self._rows.get(key)
+        same_form = rows is not None and _ndims(rows.value) == _ndims(value)
+        self._rows[key] = rows.replace(value=value) if same_form else _single(value, {})  # pyright: ignore[reportOptionalMemberAccess]
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        super().__delitem__(key)
+        del self._rows[key]
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        other = args[0] if args and isinstance(args[0], logdict) else logdict()
+        for key, value in dict(*args, **kwargs).items():
+            self[key] = value
+        self._rows.update(other.rows())
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def pop(self, key: str, *default: Any) -> Any:
+        self._rows.pop(key, None)
+        return super().pop(key, *default)
+
+    def popitem(self) -> tuple[str, Any]:
+        key, value = super().popitem()
+        del self._rows[key]
+        return key, value
+
+    def clear(self) -> None:
+        super().clear()
+        self._rows.clear()
+
+    def __getattr__(self, name: str) -> Steps:
+        rows = self.__dict__.get("_rows", {})
+        if any(name in own.steps for own in rows.values()):
+            return self._step(name)
+        names = sorted({step for own in rows.values() for step in own.steps})
+        raise AttributeError(
+            f"These logs have no step {name!r}; their steps are {names}."
+            if names
+            else f"These logs have no step {name!r}; they have none at all."
+        )
+
+    def __repr__(self) -> str:
+        items = (f"{key!r}: {short(value)}" for key, value in self.items())
+        return "{" + ", ".join(items) + "}"
+
+    __str__ = __repr__
+
+    def __reduce__(self):
+        return logdict.of, (self.rows(),)
+
+    def __copy__(self) -> "logdict":
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict) -> "logdict":
+        return jax.tree.map(lambda x: x.copy() if hasattr(x, "copy") else x, self)
+
+    def _step(self, name: str) -> Steps:
+        rows = self._rows.items()
+        return Steps(
+            {key: own.steps[name] for key, own in rows if name in own.steps},
+            {key: own.masks[name] for key, own in rows if name in own.masks},
+        )
+
+    def tree_flatten_with_keys(self) -> tuple[list, tuple[str, ...]]:
+        rows = self.rows()
+        named = [(jax.tree_util.DictKey(key), own) for key, own in rows.items()]
+        return named, tuple(rows)
+
+    def tree_flatten(self) -> tuple[list, tuple[str, ...]]:
+        rows = self.rows()
+        return list(rows.values()), tuple(rows)
+
+    @classmethod
+    def tree_unflatten(cls, keys: tuple[str, ...], rows: Any) -> "logdict":
+        logs = cls.__new__(cls)
+        logs._rows = dict(zip(keys, rows, strict=True))
+        for key, own in logs._rows.items():
+            # JAX also unflattens with placeholders instead of rows.
+            dict.__setitem__(logs, key, own.value if isinstance(own, Rows) else own)
+        return logs
+
+
+class _Slice:
+    """`logs.slice[i:j:k]`."""
+
+    def __init__(self, logs: logdict):
+        self._logs = logs
+
+    def __getitem__(self, index: slice) -> logdict:
+        if not isinstance(index, slice):
+            raise TypeError(
+                f"`logs.slice` takes a slice of rows such as `logs.slice[10:20]`, not "
+                f"{index!r}. For a single row use `logs.slice[i : i + 1]`."
+            )
+        return logdict.of({k: _take(own, index) for k, own in self._logs.rows().items()})
+
+
+def _single(value: Any, steps: dict[str, Any]) -> Rows:
+    leaves = jax.tree.leaves(value)
+    return Rows(value=value, steps=steps, ndim=np.ndim(leaves[0]) if leaves else 0)
+
+
+def _ndims(value: Any) -> Iterator[int]:
+    return [np.ndim(leaf) for leaf in jax.tree.leaves(value)]  # pyright: ignore[reportReturnType]
+
+
+def _take(rows: Rows, index: slice) -> Rows:
+    if rows.time:
+        at = (slice(None),) * rows.lead + (index,)
+        return rows.map(lambda x: x[at])
+    if len(range(1)[index]) == 1:
+        return rows
+    empty = rows.map(lambda x: jnp.expand_dims(x, rows.lead), time=True)
+    return _take(empty, index)
+
+
+def _join(key: str, first: Rows, second: Rows) -> Rows:
+    """First the one, then the other, under every axis that both have in front."""
+    join = lambda a, b: concatenate(key, [a, b])  # noqa: E731
+    for _ in range(first.lead):
+        join = jax.vmap(join)
+    return join(*(rows.map(jnp.asarray) for rows in (first, second)))
+
+
+def _compact(key: str, rows: Rows) -> Rows | None:
+    if rows.valid is None:
+        return rows
+    if isinstance(rows.valid, jax.core.Tracer):
+        raise TypeError(
+            f"`logs.compact()` was called under `jit`, but how many rows of {key!r} were "
+            "logged is known only when the program runs. Call it on what `jit` returns, "
+            "or use `logs.valid` as a mask."
+        )
+    valid = np.asarray(rows.valid)
+    if not valid.any():
+        return None
+    if rows.time:
+        # The rows of each example that exist, in order, before those that do not.
+        order = np.argsort(~valid, axis=rows.lead, kind="stable")
+        length = valid.sum(axis=rows.lead).max()
+        at = (slice(None),) * rows.lead + (slice(length),)
+        rows = rows.map(lambda x: _reorder(x, order, rows.lead)[at])
+        valid = np.asarray(rows.valid)
+    return rows.replace(valid=None) if valid.all() else rows
+
+
+def _reorder(x: Any, order: np.ndarray, axis: int) -> Any:
+    shape = order.shape + (1,) * (x.ndim - order.ndim)
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        data = _reorder(jax.random.key_data(x), order, axis)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+    taken = np.take_along_axis(np.asarray(x), order.reshape(shape), axis)
+    return taken if isinstance(x, np.ndarray) else jnp.asarray(taken)

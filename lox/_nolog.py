@@ -1,0 +1,32 @@
+"""`nolog`: a function without its logs."""
+
+import functools as ft
+from collections.abc import Callable
+
+from ._context import silent
+
+
+def nolog(fun: Callable) -> Callable:
+    """Remove the logs of `fun`, at no cost.
+
+    Args:
+        fun: Any JAX function.
+
+    Returns:
+        The function `fun` would be without its calls of `log`.
+
+    Example:
+        >>> @lox.nolog
+        ... def f(x):
+        ...     lox.log({"x": x})
+        ...     return 2 * x
+        >>> f(1.0)
+        2.0
+    """
+
+    @ft.wraps(fun)
+    def unlogged(*args, **kwargs):
+        with silent():
+            return fun(*args, **kwargs)
+
+    return unlogged

@@ -1,0 +1,121 @@
+"""A record, what one call of `log` logged, and the two primitives that carry one."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching
+
+from . import _compat
+from ._rows import Branch, Rows, Where
+
+
+def _static(**options):
+    return dataclasses.field(metadata={"static": True}, **options)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What one call of `log` logged.
+
+    Attributes:
+        values: One for each of `keys`, a pytree of arrays with the axes `*batch, ...`.
+        steps: The steps by name.
+        valid: Which examples of the batch logged it. None: all of them.
+        anchors: Operands that tie the record to the loops around it, see `_anchor`.
+        keys: The keys, in the order they were logged.
+        tags: The tags of all keys.
+        batch: Sizes of the axes that `vmap` put in front.
+        path: The branches of vmapped `cond`s around it.
+        sure: Whether `valid` says nothing but which examples took `path`.
+    """
+
+    values: tuple[Any, ...]
+    steps: dict[str, Any]
+    valid: Any = None
+    anchors: tuple[Any, ...] = ()
+    keys: tuple[str, ...] = _static(default=())
+    tags: tuple[str, ...] = _static(default=())
+    batch: tuple[int, ...] = _static(default=())
+    path: tuple[Branch, ...] = _static(default=())
+    sure: bool = _static(default=True)
+
+    def replace(self, **changes: Any) -> "Record":
+        return dataclasses.replace(self, **changes)
+
+    def only(self, keys: tuple[str, ...]) -> "Record":
+        values = dict(zip(self.keys, self.values, strict=True))
+        return self.replace(keys=keys, values=tuple(values[key] for key in keys))
+
+    def rows(self, where: str) -> dict[str, Rows]:
+        """The record as one row of each key. Rows carry no derivatives."""
+        steps, valid = jax.lax.stop_gradient((self.steps, self.valid))
+        return {
+            key: Rows(
+                value=jax.lax.stop_gradient(value),
+                steps=steps,
+                valid=valid,
+                ndim=jnp.ndim(jax.tree.leaves(value)[0]),
+                batch=self.batch,
+                tags=self.tags,
+                path=self.path,
+                sure=self.sure,
+                where=Where(where),
+            )
+            for key, value in zip(self.keys, self.values, strict=True)
+        }
+
+
+def bind(primitive: Primitive, record: Record, **params: Any) -> None:
+    leaves, form = jax.tree.flatten(record)
+    primitive.bind(*leaves, form=form, **params)
+
+
+def record_primitive(name: str) -> tuple[Primitive, _compat.RecordEffect]:
+    """A primitive that carries a record, with the rules that all of them share.
+
+    It has no outputs; its effect keeps it alive.
+    """
+    primitive, effect = Primitive(name), _compat.RecordEffect(name)
+    primitive.multiple_results = True
+
+    @primitive.def_effectful_abstract_eval
+    def _abstract_eval(*avals, **params):
+        return [], {effect}
+
+    def jvp(primals, tangents, **params):
+        primitive.bind(*primals, **params)
+        return [], []
+
+    def batch(args, axes, *, form, **params):
+        size = next(x.shape[i] for x, i in zip(args, axes, strict=True) if i is not None)
+        # A record with any batched operand is batched whole.
+        args = [
+            jnp.broadcast_to(x, (size, *jnp.shape(x)))
+            if axis is None
+            else jnp.moveaxis(x, axis, 0)
+            for x, axis in zip(args, axes, strict=True)
+        ]
+        record = jax.tree.unflatten(form, args)
+        bind(primitive, record.replace(batch=(size, *record.batch)), **params)
+        return [], []
+
+    def transpose(cotangents, *args, form, **params):
+        keys = jax.tree.unflatten(form, args).keys
+        raise ValueError(
+            f"{listed(keys)} holds a tangent, logged in a `custom_jvp` rule, and the "
+            "function is being reverse-differentiated: tangents have no values then. Log "
+            "primals there, or use `jax.jvp` instead of `jax.grad`."
+        )
+
+    ad.primitive_jvps[primitive] = jvp
+    ad.primitive_transposes[primitive] = transpose
+    batching.primitive_batchers[primitive] = batch
+    return primitive, effect
+
+
+def listed(keys: tuple[str, ...]) -> str:
+    return ", ".join(map(repr, keys))

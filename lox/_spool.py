@@ -1,0 +1,124 @@
+"""`spool`: return the logs of a function along with its output."""
+
+import functools as ft
+import warnings
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr
+
+from . import _compat
+from ._handlers import Collect
+from ._interpret import Walk, forms, trace
+from ._log import names_in
+from ._logdict import logdict
+from ._rows import Where
+
+
+def spool(
+    fun: Callable,
+    argnames: str | Iterable[str] | None = None,
+    tags: str | Iterable[str] | None = None,
+    keep_logs: bool = False,
+    *,
+    prefix: str = "",
+) -> Callable[..., tuple[Any, logdict]]:
+    """Make `fun` also return what it logs.
+
+    A key that is logged once has the shape it was logged with. One that is logged
+    several times, or in a loop, has a leading time axis: one row a record, in the order
+    of execution. Where some rows may not have been logged, because a branch was not
+    taken, `logs.valid[key]` says which were.
+
+    Args:
+        fun: Any JAX function. It may contain `jit`, `scan`, `cond`, `vmap` and `grad`.
+        argnames: The key or keys to collect. Others go on to whoever is around.
+        tags: The tag or tags to collect. Given both, both must match.
+        keep_logs: Leave the logs for whoever is around, too.
+        prefix: Put before each key.
+
+    Returns:
+        A function returning the pair of `fun`'s output and a `logdict`.
+
+    Example:
+        >>> def f(xs):
+        ...     def step(total, x):
+        ...         lox.log({"total": total + x}, step=x)
+        ...         return total + x, None
+        ...     return jax.lax.scan(step, 0, xs)[0]
+        >>> y, logs = lox.spool(f)(jnp.arange(3))
+        >>> logs
+        {'total': [0, 1, 3]}
+        >>> print(logs.step["total"])
+        [0 1 2]
+    """
+    handler = Collect(_selection(argnames, "argnames"), _selection(tags, "tags"), keep_logs)
+    spooling = ft.partial(_spool, handler, prefix)
+    if isinstance(fun, _compat.Jitted):
+        return _spooled_jit(fun, spooling, (handler, prefix))
+
+    @ft.wraps(fun)
+    def spooled(*args, **kwargs):
+        return spooling(fun, *args, **kwargs)
+
+    return spooled
+
+
+def _spool(handler: Collect, prefix: str, fun: Callable, *args: Any, **kwargs: Any):
+    traced = trace(fun, *args, **kwargs)
+    _warn_of_no_match(handler, traced.jaxpr)
+    outs, logs = Walk(handler)(traced.jaxpr, *traced.args)
+    rows = {
+        prefix + key: own.replace(path=(), sure=True, where=Where())
+        for key, own in logs.rows().items()
+    }
+    return traced.output(outs), logdict.of(rows)
+
+
+def _spooled_jit(fun: Any, spooling: Callable, options: tuple) -> Callable:
+    """Spool a jitted function into one that is jitted and cached like it."""
+    jitted = _spooled_jits.setdefault(fun, {})
+    if options not in jitted:
+        # Kept as long as `fun` lives: it must not keep `fun` alive.
+        reference = weakref.ref(fun)
+
+        def spooled(*args, **kwargs):
+            return spooling(reference(), *args, **kwargs)
+
+        ft.update_wrapper(spooled, fun)
+        del spooled.__wrapped__
+        jitted[options] = jax.jit(spooled, **_compat.jit_options(fun))
+    call = jitted[options]
+
+    @ft.wraps(fun)
+    def wrapped(*args, **kwargs):
+        return call(*args, **kwargs)
+
+    return wrapped
+
+
+_spooled_jits: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def _selection(given: str | Iterable[str] | None, what: str) -> frozenset[str] | None:
+    return None if given is None else frozenset(names_in(given, what))
+
+
+def _warn_of_no_match(handler: Collect, jaxpr: ClosedJaxpr) -> None:
+    if handler.keys is None and handler.tags is None:
+        return
+    records = list(forms(jaxpr))
+    keys = {key for record in records for key in record.keys}
+    tags = {tag for record in records for tag in record.tags}
+    for what, wanted, there in (
+        ("argnames", handler.keys, keys),
+        ("tags", handler.tags, tags),
+    ):
+        if wanted is not None and not wanted <= there:
+            warnings.warn(
+                f"`{what}` {sorted(wanted - there)} of `lox.spool` match nothing that is "
+                f"logged; there are {sorted(there)}.",
+                stacklevel=4,
+            )
