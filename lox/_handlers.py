@@ -10,7 +10,7 @@ from . import _context
 from ._emit import emit_effect
 from ._log import log_effect, relog
 from ._record import Record
-from ._rows import Branch, Rows
+from ._rows import Branch, Rows, Where
 
 _static = {"static": True}
 
@@ -26,8 +26,9 @@ class Collect:
     outward: bool = dataclasses.field(default=True, metadata=_static)
 
     effects = frozenset({log_effect})
+    captures = True
 
-    def __call__(self, record: Record, rebind: Callable, where: str) -> dict[str, Rows]:
+    def __call__(self, record: Record, rebind: Callable, where: Where) -> dict[str, Rows]:
         tagged = self.tags is None or not self.tags.isdisjoint(record.tags)
         mine = [key for key in record.keys if tagged and self._wants(key)]
         kept = mine if self.keep and _context.state() == "captured" else []
@@ -62,8 +63,9 @@ class Forward(_Rebinding):
     """Log each record anew, for whoever listens here."""
 
     effects = frozenset({log_effect})
+    captures = True
 
-    def __call__(self, record: Record, rebind: Callable, where: str) -> dict[str, Rows]:
+    def __call__(self, record: Record, rebind: Callable, where: Where) -> dict[str, Rows]:
         relog(record)
         return {}
 
@@ -77,8 +79,9 @@ class Mask(_Rebinding):
     branch: Branch | None = dataclasses.field(default=None, metadata=_static)
 
     effects = frozenset({log_effect, emit_effect})
+    captures = False
 
-    def __call__(self, record: Record, rebind: Callable, where: str) -> dict[str, Rows]:
+    def __call__(self, record: Record, rebind: Callable, where: Where) -> dict[str, Rows]:
         # The condition may have the first batch axes of the record, or none.
         inner = range(self.condition.ndim, len(record.batch))
         condition = jnp.broadcast_to(jnp.expand_dims(self.condition, inner), record.batch)
@@ -98,7 +101,8 @@ class Anchor(_Rebinding):
     counter: jax.Array
 
     effects = frozenset({log_effect, emit_effect})
+    captures = False
 
-    def __call__(self, record: Record, rebind: Callable, where: str) -> dict[str, Rows]:
+    def __call__(self, record: Record, rebind: Callable, where: Where) -> dict[str, Rows]:
         rebind(record.replace(anchors=(*record.anchors, self.counter)))
         return {}

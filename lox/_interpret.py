@@ -1,11 +1,11 @@
 """Trace a function, and evaluate a program, handing each of its records to a handler."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive
 
@@ -14,7 +14,7 @@ from ._handlers import Forward
 from ._log import log_effect, log_p
 from ._logdict import logdict
 from ._record import Record, bind, listed
-from ._rows import Rows, merge
+from ._rows import Rows, Where, merge
 from ._rules import rules
 
 
@@ -24,8 +24,11 @@ class Handler(Protocol):
     effects: frozenset
     """The effects of the primitives whose records it is handed."""
 
+    captures: bool
+    """Whether functions are traced anew for it so that their logs are captured."""
+
     def __call__(
-        self, record: Record, rebind: Callable[[Record], None], where: str
+        self, record: Record, rebind: Callable[[Record], None], where: Where
     ) -> dict[str, Rows]:
         """Do something with a record, and return the rows to be collected of it."""
         ...
@@ -84,7 +87,9 @@ class Walk:
                 collected.setdefault(key, []).append(rows)
         flush(len(program.eqns))
         outs = [read(atom) for atom in program.outvars]
-        return outs, logdict.of({key: merge(key, parts) for key, parts in collected.items()})
+        rows = {key: merge(key, parts) for key, parts in collected.items()}
+        # Logs are observations: they carry no derivatives.
+        return outs, jax.lax.stop_gradient(logdict.of(rows))
 
     def only(self, keys: frozenset[str]) -> "Walk":
         """Collect no other keys."""
@@ -101,38 +106,37 @@ class Walk:
     def forwarded(self, fun: Callable) -> Callable:
         return lambda *args: interpret(fun, Forward(), *args)[0]
 
-    def trace(self, fun: Callable, *args: Any) -> "Traced":
-        return trace(fun, *args)
+    def trace(self, fun: Callable, *args: Any, **kwargs: Any) -> "Traced":
+        """Trace a function so that its records are there for the handler."""
+        with _context.captured() if self.handler.captures else contextlib.nullcontext():
+            return trace(fun, *args, **kwargs)
 
     def _apply(self, eqn: JaxprEqn, args: list) -> tuple[list, dict[str, Rows]]:
         if "form" in eqn.params:
             return [], self._hand_over(eqn, args)
         rule = rules.get(_compat.name_of(eqn))
         if rule is None:
-            keys = listed(dict.fromkeys(k for form in forms(eqn.params) for k in form.keys))
-            raise NotImplementedError(
-                f"lox does not know how logs leave `{_compat.name_of(eqn)}`"
-                f"{f', which holds {keys}' if keys else ''} (at {_compat.where(eqn)}). "
-                "Log outside of it, or wrap what is inside in `lox.nolog`."
-            )
+            raise _unsupported(eqn)
         outs, logs = rule(self, eqn, *args)
         return outs, logs.rows()
 
     def _hand_over(self, eqn: JaxprEqn, args: list) -> dict[str, Rows]:
         params = dict(eqn.params)
-        avals = (atom.aval for atom in eqn.invars)
-        arrays = [jnp.asarray(x, aval.dtype) for x, aval in zip(args, avals, strict=True)]
+        arrays = [
+            np.asarray(x, atom.aval.dtype) if isinstance(atom, Literal) else x
+            for x, atom in zip(args, eqn.invars, strict=True)
+        ]
         record = jax.tree.unflatten(params.pop("form"), arrays)
 
         def rebind(record):
             bind(eqn.primitive, record, **params)
 
-        return self.handler(record, rebind, _compat.where(eqn))
+        return self.handler(record, rebind, Where(eqn))
 
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-    """A function traced with some arguments, its logs in the program."""
+    """A function traced with some arguments."""
 
     jaxpr: ClosedJaxpr
     args: list
@@ -155,8 +159,7 @@ def trace(fun: Callable, *args: Any, **kwargs: Any) -> Traced:
         return [leaf for leaf in result[0] if isinstance(leaf, jax.core.Tracer)]
 
     arrays = [leaves[i] for i in at]
-    with _context.captured():
-        jaxpr = jax.make_jaxpr(flat)(*arrays)
+    jaxpr = jax.make_jaxpr(flat)(*arrays)
     outs, out_tree = result
 
     def output(values: list) -> Any:
@@ -169,9 +172,31 @@ def trace(fun: Callable, *args: Any, **kwargs: Any) -> Traced:
 
 def interpret(fun: Callable, handler: Handler, *args: Any, **kwargs: Any) -> tuple[Any, logdict]:
     """Call `fun`, its records in the hands of `handler`."""
-    traced = trace(fun, *args, **kwargs)
-    outs, logs = Walk(handler)(traced.jaxpr, *traced.args)
+    walk = Walk(handler)
+    traced = walk.trace(fun, *args, **kwargs)
+    outs, logs = walk(traced.jaxpr, *traced.args)
     return traced.output(outs), logs
+
+
+def check(jaxpr: Any, seen: set[int] | None = None) -> None:
+    """Raise if a record is in an equation that does not show it, and would be lost."""
+    seen = set() if seen is None else seen
+    for eqn in jaxpr.eqns:
+        for inner in _compat.jaxprs_in(eqn.params):
+            if log_effect in inner.effects and log_effect not in eqn.effects:
+                raise _unsupported(eqn)
+            if id(inner) not in seen:
+                seen.add(id(inner))
+                check(inner, seen)
+
+
+def _unsupported(eqn: JaxprEqn) -> NotImplementedError:
+    keys = listed(dict.fromkeys(key for form in forms(eqn.params) for key in form.keys))
+    return NotImplementedError(
+        f"lox does not know how logs leave `{_compat.name_of(eqn)}`, which holds {keys} "
+        f"(at {_compat.where(eqn)}). Log outside of it, or wrap what is inside in "
+        "`lox.nolog`."
+    )
 
 
 def forms(params: Any) -> Iterator[Record]:

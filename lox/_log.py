@@ -96,9 +96,11 @@ def _checked(data: Any, prefix: str) -> dict[str, Any]:
             raise TypeError(
                 f"The key {key!r} is {_kind(key)}, but keys of `lox.log` are strings."
             )
+        if _is_array(value):
+            continue
         leaves = jax.tree.leaves(value)
-        wrong = next((leaf for leaf in leaves if not _is_array(leaf)), value)
         if not leaves or not all(map(_is_array, leaves)):
+            wrong = next((leaf for leaf in leaves if not _is_array(leaf)), value)
             raise TypeError(
                 f"The value of {key!r} is or holds {_kind(wrong)}. `lox.log` takes "
                 "numbers, arrays and pytrees of them."
@@ -133,9 +135,11 @@ def _is_array(x: Any) -> bool:
     return isinstance(x, np.ndarray | np.generic) and jnp.issubdtype(x.dtype, jnp.generic)
 
 
-def _strong(x: Any) -> jax.Array:
+def _strong(x: Any) -> Any:
     """Strip the weak type, or carries and branches would not match."""
-    return jnp.asarray(x, jnp.asarray(x).dtype)
+    if not isinstance(x, jax.Array):
+        return np.asarray(x, jax.dtypes.canonicalize_dtype(jnp.result_type(x)))
+    return jnp.asarray(x, x.dtype) if jax.typeof(x).weak_type else x
 
 
 def _kind(x: Any) -> str:

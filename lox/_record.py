@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 
@@ -50,20 +51,19 @@ class Record:
         values = dict(zip(self.keys, self.values, strict=True))
         return self.replace(keys=keys, values=tuple(values[key] for key in keys))
 
-    def rows(self, where: str) -> dict[str, Rows]:
-        """The record as one row of each key. Rows carry no derivatives."""
-        steps, valid = jax.lax.stop_gradient((self.steps, self.valid))
+    def rows(self, where: Where) -> dict[str, Rows]:
+        """The record as one row of each key."""
         return {
             key: Rows(
-                value=jax.lax.stop_gradient(value),
-                steps=steps,
-                valid=valid,
-                ndim=jnp.ndim(jax.tree.leaves(value)[0]),
+                value=value,
+                steps=self.steps,
+                valid=self.valid,
+                ndim=np.ndim(jax.tree.leaves(value)[0]),
                 batch=self.batch,
                 tags=self.tags,
                 path=self.path,
                 sure=self.sure,
-                where=Where(where),
+                where=where,
             )
             for key, value in zip(self.keys, self.values, strict=True)
         }

@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+
+from . import _compat
 
 
 class Branch(NamedTuple):
@@ -19,8 +22,14 @@ class Branch(NamedTuple):
     count: int
 
 
-class Where(str):
-    """The source lines that logged a key. Never tells two structures apart."""
+class Where:
+    """The source line of an equation. Never tells two structures apart."""
+
+    def __init__(self, eqn: Any = None):
+        self._eqn = eqn
+
+    def __str__(self) -> str:
+        return _compat.where(self._eqn)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Where)
@@ -119,9 +128,11 @@ def _merge(key: str, parts: Sequence[Rows], depth: int) -> Rows:
 
 def concatenate(key: str, parts: Sequence[Rows]) -> Rows:
     """Join rows in time."""
-    target = common(key, parts).replace(time=True)
-    same = [conform(part, target, len(part)) for part in parts]
-    return jax.tree.map(lambda *xs: lax.concatenate(xs, 0), *same)
+    if len({_form(part) for part in parts}) > 1:
+        target = common(key, parts, time=True)
+        parts = [conform(part, target, len(part)) for part in parts]
+    join = lax.concatenate if parts[0].time else _stack
+    return jax.tree.map(lambda *xs: join(xs, 0), *parts).replace(time=True)
 
 
 def alternatives(key: str, parts: Sequence[Rows | None]) -> Rows:
@@ -134,13 +145,14 @@ def alternatives(key: str, parts: Sequence[Rows | None]) -> Rows:
     return target
 
 
-def common(key: str, parts: Sequence[Rows]) -> Rows:
+def common(key: str, parts: Sequence[Rows], time: bool = False) -> Rows:
     """The form that holds any of `parts`: abstract arrays, as long as the longest."""
-    first = parts[0]
-    for other in parts[1:]:
-        _check_same(key, first, other)
-    batch = max((part.batch for part in parts), key=len)
-    time = any(part.time for part in parts)
+    first, widest = parts[0], max(parts, key=lambda part: len(part.batch))
+    for part in parts:
+        _check_batch(key, part, widest)
+        _check_same(key, first, part)
+    batch = widest.batch
+    time = time or any(part.time for part in parts)
     length = max(map(len, parts))
     front = ((length,) if time else ()) + batch
 
@@ -168,7 +180,7 @@ def common(key: str, parts: Sequence[Rows]) -> Rows:
         tags=tuple(dict.fromkeys(tag for part in parts for tag in part.tags)),
         path=path,
         sure=all(part.sure and len(part.path) == len(path) for part in parts),
-        where=Where(", ".join(dict.fromkeys(part.where for part in parts))),
+        where=first.where,
     )
 
 
@@ -181,20 +193,24 @@ def conform(rows: Rows | None, target: Rows, length: int | None = None) -> Rows:
     rows = rows.map(lambda x: _align(x, rows, target))
     if target.time and not rows.time:
         rows = rows.map(lambda x: lax.expand_dims(x, (0,)))
-    mask = jnp.ones(_resized(_mask(target), target, len(rows)), bool)
-    steps, masks = {}, {}
-    for name, step in target.steps.items():
-        shape = _resized(step, target, len(rows))
-        steps[name] = rows.steps.get(name, jnp.zeros(shape, step.dtype))
-    for name in target.masks:
-        given = mask if name in rows.steps else jnp.zeros_like(mask)
-        masks[name] = rows.masks.get(name, given)
-    valid = mask if rows.valid is None else rows.valid
+
+    def fill(x, value):
+        return jnp.full(_resized(x, target, len(rows)), value, x.dtype)
+
+    valid = rows.valid
+    if target.valid is not None and valid is None:
+        valid = fill(target.valid, True)
     same = target.replace(
         value=rows.value,
-        steps=steps,
-        valid=None if target.valid is None else valid,
-        masks=masks,
+        steps={
+            name: rows.steps[name] if name in rows.steps else fill(step, 0)
+            for name, step in target.steps.items()
+        },
+        valid=valid,
+        masks={
+            name: rows.masks[name] if name in rows.masks else fill(mask, name in rows.steps)
+            for name, mask in target.masks.items()
+        },
     )
     if len(same) == length:
         return same
@@ -261,6 +277,19 @@ def _by_cond(parts: Sequence[Rows], depth: int) -> list[list[Rows]]:
     return groups
 
 
+def _form(rows: Rows) -> Any:
+    """What rows must agree in to be joined as they are."""
+    leaves, treedef = jax.tree.flatten(rows)
+    return treedef, *((np.shape(x)[rows.time :], x.dtype) for x in leaves)
+
+
+def _stack(xs: Sequence[Any], axis: int) -> Any:
+    # Constants, such as steps written as numbers, stay constant.
+    if all(isinstance(x, np.ndarray) for x in xs):
+        return np.stack(xs, axis)
+    return jnp.stack(xs, axis)
+
+
 def _mask(target: Rows) -> jax.ShapeDtypeStruct:
     """A mask over the rows of `target`."""
     leaf = jax.tree.leaves(target.value)[0]
@@ -291,14 +320,16 @@ def _embedding(small: tuple[int, ...], large: tuple[int, ...]) -> tuple[int, ...
     return ways[0] if len(ways) == 1 else None
 
 
-def _check_same(key: str, a: Rows, b: Rows) -> None:
-    small, large = sorted((a, b), key=lambda rows: len(rows.batch))
-    if _embedding(small.batch, large.batch) is None:
+def _check_batch(key: str, part: Rows, widest: Rows) -> None:
+    if _embedding(part.batch, widest.batch) is None:
         raise ValueError(
-            f"{key!r} is logged under different `vmap`s of equal size, {list(a.batch)} "
-            f"at {a.where} and {list(b.batch)} at {b.where}: which of the axes is which "
-            "cannot be told. Give the two records different keys."
+            f"{key!r} depends on `vmap`s of size {part.batch} at {part.where} and of size "
+            f"{widest.batch} at {widest.where}; which of the axes are the same cannot be "
+            "told. Use another key, or log a value that depends on all of the axes."
         )
+
+
+def _check_same(key: str, a: Rows, b: Rows) -> None:
     if _describe(a, a.value) != _describe(b, b.value):
         raise ValueError(
             f"{key!r} is logged as {_describe(a, a.value)} at {a.where} and as "

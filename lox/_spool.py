@@ -11,7 +11,7 @@ from jax.extend.core import ClosedJaxpr
 
 from . import _compat
 from ._handlers import Collect
-from ._interpret import Walk, forms, trace
+from ._interpret import Walk, check, forms
 from ._log import names_in
 from ._logdict import logdict
 from ._rows import Where
@@ -67,9 +67,11 @@ def spool(
 
 
 def _spool(handler: Collect, prefix: str, fun: Callable, *args: Any, **kwargs: Any):
-    traced = trace(fun, *args, **kwargs)
+    walk = Walk(handler)
+    traced = walk.trace(fun, *args, **kwargs)
+    check(traced.jaxpr.jaxpr)
     _warn_of_no_match(handler, traced.jaxpr)
-    outs, logs = Walk(handler)(traced.jaxpr, *traced.args)
+    outs, logs = walk(traced.jaxpr, *traced.args)
     rows = {
         prefix + key: own.replace(path=(), sure=True, where=Where())
         for key, own in logs.rows().items()
@@ -92,10 +94,12 @@ def _spooled_jit(fun: Any, spooling: Callable, options: tuple) -> Callable:
         jitted[options] = jax.jit(spooled, **_compat.jit_options(fun))
     call = jitted[options]
 
-    @ft.wraps(fun)
     def wrapped(*args, **kwargs):
         return call(*args, **kwargs)
 
+    # `ft.wraps` would take longer than the call.
+    wrapped.__name__, wrapped.__doc__ = fun.__name__, fun.__doc__
+    wrapped.__wrapped__ = fun
     return wrapped
 
 
