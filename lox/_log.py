@@ -122,6 +122,8 @@ def _check_steps(steps: dict[str, Any]) -> None:
 
 
 def names_in(given: str | Iterable[str], what: str) -> tuple[str, ...]:
+    if not isinstance(given, Iterable):
+        raise TypeError(f"`{what}` takes a string or several, not {_kind(given)}.")
     names = (given,) if isinstance(given, str) else tuple(given)
     for name in names:
         if not isinstance(name, str):
@@ -132,7 +134,9 @@ def names_in(given: str | Iterable[str], what: str) -> tuple[str, ...]:
 def _is_array(x: Any) -> bool:
     if isinstance(x, bool | int | float | complex | jax.Array):
         return True
-    return isinstance(x, np.ndarray | np.generic) and jnp.issubdtype(x.dtype, jnp.generic)
+    if not isinstance(x, np.ndarray | np.generic):
+        return False
+    return jnp.issubdtype(x.dtype, np.number) or x.dtype == np.bool_
 
 
 def _strong(x: Any) -> Any:

@@ -29,7 +29,7 @@ class Where:
         self._eqn = eqn
 
     def __str__(self) -> str:
-        return _compat.where(self._eqn)
+        return "a line that is not known" if self._eqn is None else _compat.where(self._eqn)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Where)

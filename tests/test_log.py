@@ -1,0 +1,257 @@
+"""What `lox.log` takes, refuses, returns and prints."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+import lox
+
+
+def spooled(data, **options):
+    return lox.spool(lambda: lox.log(data, **options) and None)()[1]
+
+
+def printed(capsys) -> list[str]:
+    jax.effects_barrier()
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (True, jnp.bool_),
+        (3, jnp.int32),
+        (0.5, jnp.float32),
+        (1 + 2j, jnp.complex64),
+        (np.float64(0.5), jnp.float32),
+        (np.arange(3, dtype=np.uint8), jnp.uint8),
+        (jnp.ones(2, jnp.bfloat16), jnp.bfloat16),
+        (jnp.ones(2, jnp.float8_e4m3fn), jnp.float8_e4m3fn),
+        (jnp.ones(2, jnp.int4), jnp.int4),
+        (np.ones(2, ml_dtypes.bfloat16), jnp.bfloat16),
+        (jax.random.key(0), jax.random.key(0).dtype),
+    ],
+    ids=str,
+)
+def test_any_dtype_of_jax_is_logged(value, dtype):
+    logs = spooled({"x": value})
+
+    assert logs["x"].dtype == dtype
+    assert not jax.typeof(logs["x"]).weak_type
+    assert logs["x"].shape == np.shape(value)
+
+
+def test_pytrees_keep_their_structure():
+    value = {"w": jnp.ones(2), "b": [1.0, (2, None)]}
+
+    logs = spooled({"params": value})
+
+    assert jax.tree.structure(logs["params"]) == jax.tree.structure(value)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"x": "text"}, r"The value of 'x' is or holds `str` \('text'\)"),
+        ({"x": None}, "The value of 'x' is or holds `None`"),
+        ({"x": {}}, "The value of 'x' is or holds `dict`"),
+        ({"x": object()}, "The value of 'x' is or holds `object`"),
+        ({"x": [1.0, "a"]}, r"The value of 'x' is or holds `str` \('a'\)"),
+        ({"x": np.array(["a"])}, "The value of 'x' is or holds an array of <U1"),
+        ({3: 1.0}, "The key 3 is `int`, but keys of `lox.log` are strings"),
+        (1.0, r'such as `lox.log\(\{"loss": loss\}\)`, not `float`'),
+    ],
+    ids=range(8),
+)
+@pytest.mark.parametrize("silent", [False, True])
+def test_what_is_not_a_log_is_refused(data, message, silent):
+    with lox.silent() if silent else jax.disable_jit(), pytest.raises(TypeError, match=message):
+        lox.log(data)
+
+
+@pytest.mark.parametrize("name", ["items", "filter", "steps", "valid", "keys", "slice"])
+def test_a_step_may_not_hide_an_attribute(name):
+    with pytest.raises(ValueError, match=f"A step cannot be called '{name}'"):
+        lox.log({"x": 1.0}, **{name: 3})
+
+
+def test_a_step_is_a_number():
+    with pytest.raises(TypeError, match="The step 'step' is `str` .*, but steps are numbers"):
+        lox.log({"x": 1.0}, step="first")
+
+
+def test_tags_and_prefix_are_strings():
+    with pytest.raises(TypeError, match="`tags` takes strings, not `int`"):
+        lox.log({"x": 1.0}, tags=[3])
+    with pytest.raises(TypeError, match="`tags` takes a string or several, not `int`"):
+        lox.log({"x": 1.0}, tags=3)
+    with pytest.raises(TypeError, match="`prefix` must be a string, not `int`"):
+        lox.log({"x": 1.0}, prefix=3)
+
+
+def test_one_tag_may_be_a_string():
+    assert spooled({"x": 1.0}, tags="metric").tags == {"x": ("metric",)}
+    assert spooled({"x": 1.0}, tags=["a", "b"]).tags == {"x": ("a", "b")}
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_the_record_is_returned(silent, capsys):
+    context = lox.silent() if silent else jax.disable_jit()
+    with context:
+        record = lox.log({"x": 1.5, "y": 2}, prefix="a/", step=7)
+
+    assert record == {"a/x": 1.5, "a/y": 2}
+    assert record.step == {"a/x": 7, "a/y": 7}
+
+
+def test_a_record_that_nobody_hears_is_printed_in_one_line(capsys):
+    def f(x):
+        lox.log({"x": x, "y": {"a": 2 * x}}, step=3, prefix="p/")
+        return x
+
+    f(jnp.float32(1.5))
+    jax.jit(f)(jnp.float32(1.5))
+
+    assert printed(capsys) == ["{'p/x': 1.5, 'p/y': {'a': 3.0}} step=3"] * 2
+
+
+def test_a_batch_is_printed_in_one_line(capsys):
+    def f(x):
+        lox.log({"x": x}, step=1)
+        return x
+
+    jax.jit(jax.vmap(f))(jnp.arange(3.0))
+    jax.vmap(f)(jnp.arange(3.0))
+
+    assert printed(capsys) == ["{'x': [0.0, 1.0, 2.0]} step=[1, 1, 1]"] * 2
+
+
+def test_only_the_examples_that_logged_are_printed(capsys):
+    def f(x):
+        return jax.lax.cond(x > 0, lambda: lox.log({"x": x}) and x, lambda: -x)
+
+    jax.jit(jax.vmap(f))(jnp.array([1.0, -2.0, 3.0]))
+    jax.jit(jax.vmap(jax.vmap(f)))(jnp.array([[1.0, -2.0], [-3.0, 4.0]]))
+    jax.jit(jax.vmap(f))(-jnp.ones(3))
+
+    assert printed(capsys) == [
+        "{'x': [1.0, 3.0]} example=[0, 2]",
+        "{'x': [1.0, 4.0]} example=[[0, 0], [1, 1]]",
+    ]
+
+
+def test_finished_examples_of_a_while_loop_print_nothing(capsys):
+    def f(x):
+        return jax.lax.while_loop(lambda x: x < 3, lambda x: lox.log({"x": x}) and x + 1, x)
+
+    out = jax.jit(jax.vmap(f))(jnp.array([0, 2, 5]))
+
+    assert out.tolist() == [3, 3, 5]
+    assert printed(capsys) == [
+        "{'x': [0, 2]} example=[0, 1]",
+        "{'x': [1]} example=[0]",
+        "{'x': [2]} example=[0]",
+    ]
+
+
+def test_an_unbatched_while_loop_under_vmap_prints_every_iteration(capsys):
+    def f(x):
+        def body(carry):
+            i, y = carry
+            lox.log({"i": i})
+            return i + 1, y * x
+
+        return jax.lax.while_loop(lambda carry: carry[0] < 3, body, (0, x))
+
+    jax.jit(jax.vmap(f))(jnp.arange(2.0))
+
+    assert printed(capsys) == ["{'i': 0}", "{'i': 1}", "{'i': 2}"]
+
+
+def test_a_remat_prints_once(capsys):
+    @jax.checkpoint
+    def f(x):
+        lox.log({"x": x})
+        return jnp.sin(x) ** 2
+
+    jax.jit(jax.grad(f))(1.0)
+
+    assert printed(capsys) == ["{'x': 1.0}"]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint32", "bfloat16", "float16", "complex64"])
+def test_dtypes_reach_the_host(dtype, capsys):
+    jax.jit(lambda x: lox.log({"x": x}) and None)(jnp.ones(2, dtype))
+
+    one = str(np.ones((), dtype)[()])
+    assert printed(capsys) == ["{'x': [%s, %s]}" % (one, one)]
+
+
+def test_keys_and_empty_arrays_reach_the_host(capsys):
+    key = jax.random.key(3)
+    jax.jit(lambda k, x: lox.log({"k": k, "x": x}) and None)(key, jnp.zeros((0, 2)))
+
+    assert printed(capsys) == ["{'k': %s, 'x': []}" % [*map(int, jax.random.key_data(key))]]
+
+
+def test_nothing_is_printed_in_silence(capsys):
+    f = jax.jit(lambda x: lox.log({"x": x}) and x)
+
+    f(1.0)
+    with lox.silent():
+        f(1.0)
+        lox.log({"y": 2.0})
+    f(1.0)
+
+    assert printed(capsys) == ["{'x': 1.0}"] * 2
+
+
+def test_the_environment_sets_the_default():
+    program = "import lox; lox.log({'x': 1.0})"
+
+    def run(value):
+        environment = {**os.environ, "LOX_DEFAULT": value}
+        command = [sys.executable, "-c", program]
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    assert run("silent").stdout == ""
+    assert run("print").stdout == "{'x': 1.0}\n"
+    assert "LOX_DEFAULT is 'quiet'; it says what becomes" in run("quiet").stderr
+
+
+def test_importing_lox_imports_jax_and_numpy_only():
+    program = """
+import sys, jax, numpy
+before = set(sys.modules)
+import lox
+after = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(after - sys.stdlib_module_names)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert eval(run.stdout) <= {"lox", "jax", "jaxlib", "numpy"}, run.stderr
+
+
+def test_a_log_that_is_run_on_its_own_is_an_error():
+    def f(x):
+        with jax.ensure_compile_time_eval():
+            lox.log({"inside": jnp.ones(2)})
+        return x
+
+    with pytest.raises(RuntimeError, match="The record of 'inside' reached the compiler"):
+        lox.spool(f)(1.0)
+
+
+def test_a_log_that_is_compiled_on_its_own_is_an_error():
+    def f(x):
+        jax.jit(lambda x: lox.log({"inside": x}) and x).lower(1.0)
+        return x
+
+    with pytest.raises(RuntimeError, match="The record of 'inside' reached the compiler"):
+        lox.spool(f)(1.0)

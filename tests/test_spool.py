@@ -1,0 +1,351 @@
+"""What is special to `lox.spool`: selection, jitted functions, arguments, errors."""
+
+import functools as ft
+import gc
+import threading
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+import lox
+
+
+def f(x):
+    lox.log({"x": x}, tags="input")
+    lox.log({"y": 2 * x, "z": 3 * x}, tags=["output", "metric"])
+    return 2 * x
+
+
+def printed(capsys) -> str:
+    jax.effects_barrier()
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "keys", "rest"),
+    [
+        ({"argnames": "x"}, ["x"], "{'y': 2.0, 'z': 3.0}\n"),
+        ({"argnames": ["z", "x"]}, ["x", "z"], "{'y': 2.0}\n"),
+        ({"tags": "metric"}, ["y", "z"], "{'x': 1.0}\n"),
+        ({"tags": ["input", "metric"]}, ["x", "y", "z"], ""),
+        ({"tags": "metric", "argnames": ["x", "y"]}, ["y"], "{'x': 1.0}\n{'z': 3.0}\n"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_filter_keeps_what_matches_and_passes_on_the_rest(options, keys, rest, jit, capsys):
+    fun = jax.jit(f) if jit else f
+
+    _, logs = lox.spool(fun, **options)(1.0)
+
+    assert list(logs) == keys
+    lines = printed(capsys).splitlines()
+    assert sorted(lines) == sorted(rest.splitlines())
+    (_, logs), others = lox.spool(lox.spool(fun, **options))(1.0)
+    assert list(logs) == keys
+    assert list(others) == [key for key in "xyz" if key not in keys]
+
+
+def test_an_argname_is_a_whole_key():
+    _, logs = lox.spool(lambda x: lox.log({"xy": x, "x": x}) and None, argnames="xy")(1.0)
+
+    assert list(logs) == ["xy"]
+
+
+def test_a_filter_that_matches_nothing_warns():
+    with pytest.warns(UserWarning, match=r"`argnames` \['w'\] .*; there are \['x', 'y', 'z'\]") as w:
+        lox.spool(f, argnames=["x", "w"])(1.0)
+    assert w[0].filename == __file__
+    with pytest.warns(UserWarning, match=r"`tags` \['debug'\] .* there are \['input', 'metric', 'output'\]"):
+        lox.spool(f, tags="debug")(1.0)
+
+
+def test_kept_logs_are_heard_outside_but_not_printed(capsys):
+    assert list(lox.spool(f, keep_logs=True)(1.0)[1]) == ["x", "y", "z"]
+    assert printed(capsys) == ""
+    (_, inner), outer = lox.spool(lox.spool(f, keep_logs=True, argnames="x"))(1.0)
+    assert list(inner) == ["x"]
+    assert list(outer) == ["x", "y", "z"]
+
+
+def test_prefix_is_put_before_the_keys():
+    assert list(lox.spool(f, prefix="a/")(1.0)[1]) == ["a/x", "a/y", "a/z"]
+
+
+def test_arrays_are_traced_and_the_rest_stays_what_it_is():
+    seen = {}
+
+    def fun(x, n, name, g, nothing, *, flag):
+        seen.update(x=x, n=n, name=name, g=g, nothing=nothing, flag=flag)
+        lox.log({"x": g(x)})
+        return {"n": n + 1, "name": name, "x": x, "nothing": nothing}
+
+    out, logs = lox.spool(fun)(np.ones(2), 3, "abc", jnp.sin, None, flag=True)
+
+    assert isinstance(seen.pop("x"), jax.core.Tracer)
+    assert seen == {"n": 3, "name": "abc", "g": jnp.sin, "nothing": None, "flag": True}
+    assert out["n"] == 4
+    assert isinstance(out["n"], int)
+    assert out["name"] == "abc"
+    np.testing.assert_allclose(logs["x"], np.sin(np.ones(2)), rtol=1e-6)
+
+
+def test_a_result_that_does_not_depend_on_the_trace_is_the_same_object():
+    table = jnp.arange(3)
+
+    out, _ = lox.spool(lambda x: (table, 2.0, lox.log({"x": x}) and None))(1.0)
+
+    assert out[0] is table
+    assert out[1] == 2.0
+    assert isinstance(out[1], float)
+
+
+def test_functions_may_close_over_tracers():
+    def outer(x):
+        return lox.spool(lambda y: lox.log({"s": x + y}) and x * y)(2.0)
+
+    out, logs = jax.jit(outer)(3.0)
+    assert (out, logs["s"]) == (6.0, 5.0)
+    slope, logs = jax.grad(outer, has_aux=True)(3.0)
+    assert (slope, logs["s"]) == (2.0, 5.0)
+
+
+def test_logs_carry_no_derivatives():
+    def loss(x):
+        _, logs = lox.spool(lambda x: lox.log({"y": x**2}) and x)(x)
+        return logs["y"]
+
+    assert jax.grad(loss)(3.0) == 0.0
+
+
+class Compilations:
+    """Counts what XLA compiles inside the `with` block."""
+
+    total = 0
+
+    def __enter__(self):
+        self._start = Compilations.total
+        return self
+
+    def __exit__(self, *_):
+        self.count = Compilations.total - self._start
+
+
+@jax.monitoring.register_event_duration_secs_listener
+def _count(event, duration, **_):
+    Compilations.total += event == "/jax/core/compile/backend_compile_duration"
+
+
+def test_spooling_a_jitted_function_compiles_once():
+    jitted = jax.jit(f)
+    x = jnp.float32(1.0)
+    with lox.silent():
+        jitted(x)
+    with Compilations() as first:
+        lox.spool(jitted)(x)
+    with Compilations() as later:
+        for _ in range(3):
+            lox.spool(jitted)(x)
+        with lox.silent():
+            jitted(x)
+
+    assert (first.count, later.count) == (1, 0)
+
+
+def test_a_jitted_function_inside_compiles_once():
+    jitted = jax.jit(f)
+    x = jnp.float32(1.0)
+    lox.spool(lambda x: jitted(x))(x)
+    with Compilations() as later:
+        lox.spool(lambda x: jitted(x))(x)
+
+    assert later.count == 0
+
+
+def test_spooling_keeps_the_options_of_jit():
+    mesh = jax.make_mesh((1,), ("i",))
+    sharding = NamedSharding(mesh, PartitionSpec("i"))
+
+    def fun(x, y, n):
+        lox.log({"x": x.sum()})
+        return (x + y) * n
+
+    jitted = jax.jit(
+        fun,
+        static_argnums=2,
+        donate_argnums=0,
+        in_shardings=(sharding, sharding),
+        out_shardings=sharding,
+    )
+    for spool in (lox.spool(jitted), lox.spool(lambda *args: jitted(*args))):
+        x, y = jax.device_put(jnp.ones(4), sharding), jax.device_put(jnp.ones(4), sharding)
+
+        out, logs = spool(x, y, 6)
+
+        assert logs["x"] == 4.0
+        assert out.tolist() == [12.0] * 4
+        assert out.sharding.spec == PartitionSpec("i")
+        assert x.is_deleted()
+        assert not y.is_deleted()
+
+
+def test_static_and_other_arguments_go_where_jit_puts_them():
+    @ft.partial(jax.jit, static_argnames="m")
+    def fun(x, y=2.0, *, m):
+        lox.log({"y": y})
+        return x * y * len(m)
+
+    for m, y in (("ab", 3.0), ("abc", 4), ("abc", 5)):
+        out, logs = lox.spool(fun)(1.0, y=y, m=m)
+
+        assert (out, logs["y"]) == (y * len(m), y)
+
+
+def test_the_name_of_a_jitted_function_stays():
+    jitted = jax.jit(f)
+
+    assert lox.spool(jitted).__name__ == "f"
+    assert lox.spool(jitted).__wrapped__ is jitted
+    inside = jax.make_jaxpr(lambda x: lox.spool(lambda x: jitted(x))(x))(1.0)
+    assert inside.eqns[0].params["name"] == "f"
+
+
+def test_a_jitted_function_may_be_dropped():
+    spooled = lox.spool(jax.jit(f))
+    gc.collect()
+    assert spooled(1.0)[1]["y"] == 2.0
+
+    jitted = jax.jit(lambda x: lox.log({"x": x}) and x)
+    lox.spool(jitted)(1.0)
+    reference = weakref.ref(jitted)
+    del jitted
+    gc.collect()
+    assert reference() is None
+
+
+def test_two_threads_spool_at_once():
+    jitted = jax.jit(f)
+    results = {}
+
+    def work(i):
+        for _ in range(20):
+            results[i] = lox.spool(jitted)(float(i))[1]["y"]
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert {i: float(y) for i, y in results.items()} == {i: 2.0 * i for i in range(4)}
+
+
+def test_rows_of_one_key_must_have_one_shape():
+    def shapes(x):
+        lox.log({"x": x})
+        lox.log({"x": jnp.ones(3)})
+
+    def branches(x):
+        jax.lax.cond(
+            x > 0,
+            lambda: lox.log({"x": 1.0}) and None,
+            lambda: lox.log({"x": 1}) and None,
+        )
+
+    def trees(x):
+        lox.log({"x": {"a": x}})
+        lox.log({"x": {"b": x}})
+
+    def steps(x):
+        lox.log({"x": x}, step=1)
+        lox.log({"x": x}, step=1.0)
+
+    place = r"at .*test_spool.py:\d+"
+    for fun, message in (
+        (shapes, rf"'x' is logged as float32\[\] {place}.* and as float32\[3\] {place}"),
+        (branches, rf"'x' is logged as int32\[\] {place}.* and as float32\[\] {place}"),
+        (trees, r"'x' is logged as \{a: float32\[\]\} .* and as \{b: float32\[\]\}"),
+        (steps, rf"The step 'step' of 'x' is int32\[\] {place}.* and float32\[\] {place}"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            lox.spool(fun)(1.0)
+
+
+def test_vmaps_that_cannot_be_told_apart():
+    def outer(a):
+        def inner(b):
+            lox.log({"y": a})
+            lox.log({"y": b})
+            return a * b
+
+        return jax.vmap(inner)(jnp.arange(2.0))
+
+    with pytest.raises(ValueError, match="'y' depends on `vmap`s of size .* cannot be told"):
+        lox.spool(jax.vmap(outer))(jnp.arange(3.0))
+
+
+def test_rows_in_a_while_loop_are_refused():
+    def loop(x):
+        return jax.lax.while_loop(lambda x: x < 3, lambda x: lox.log({"inner": x}) and x + 1, x)
+
+    def dynamic(n):
+        return jax.lax.fori_loop(0, n, lambda i, x: lox.log({"inner": x}) and x + 1, 0)
+
+    def predicate(x):
+        return jax.lax.while_loop(lambda x: bool(lox.log({"inner": x})) & (x < 3), lambda x: x + 1, x)
+
+    for fun in (loop, dynamic, predicate):
+        with pytest.raises(ValueError, match=r"rows of 'inner', logged at .*test_spool.py.* `while_loop`"):
+            lox.spool(fun)(jnp.int32(0))
+
+
+def test_a_while_loop_passes_on_what_is_not_selected(capsys):
+    def loop(x):
+        lox.log({"outer": x})
+        return jax.lax.while_loop(lambda x: x < 2, lambda x: lox.log({"inner": x}) and x + 1, x)
+
+    out, logs = lox.spool(loop, argnames="outer")(jnp.int32(0))
+
+    assert (out, list(logs)) == (2, ["outer"])
+    assert printed(capsys) == "{'inner': 0}\n{'inner': 1}\n"
+
+
+def test_what_has_no_rule_is_refused_by_name():
+    def mapped(x):
+        mesh, spec = jax.make_mesh((1,), ("i",)), PartitionSpec()
+        body = lambda x: lox.log({"inner": x}) and x  # noqa: E731
+        return jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec)(x)
+
+    def composite(x):
+        return jax.lax.composite(lambda x: lox.log({"inner": x}) and x, "my.function")(x)
+
+    def hidden(x):
+        return jax.jit(composite)(x)
+
+    for fun, name in ((mapped, "shard_map"), (composite, "composite"), (hidden, "composite")):
+        with pytest.raises(NotImplementedError, match=f"`{name}`, which holds 'inner' .*nolog"):
+            lox.spool(fun)(jnp.ones(2))
+        lox.spool(lox.nolog(fun))(jnp.ones(2))
+
+
+def test_a_tangent_is_logged_under_jvp_and_refused_under_grad():
+    @jax.custom_jvp
+    def g(x):
+        return x**2
+
+    @g.defjvp
+    def _(primals, tangents):
+        lox.log({"tangent": tangents[0]})
+        return g(*primals), 2 * primals[0] * tangents[0]
+
+    _, logs = lox.spool(lambda x: jax.jvp(g, (x,), (3.0,)))(2.0)
+    assert logs["tangent"] == 3.0
+    for fun in (g, jax.jit(g), lambda x: jax.lax.scan(lambda c, _: (g(c), None), x, None, length=2)[0]):
+        with pytest.raises(ValueError, match="'tangent' holds a tangent, logged in a `custom_jvp`"):
+            lox.spool(jax.grad(fun))(2.0)
+        with pytest.raises(ValueError, match="'tangent' holds a tangent, logged in a `custom_jvp`"):
+            jax.grad(fun)(2.0)
