@@ -77,6 +77,9 @@ def evaluate(jaxpr: Any, eqns: list[JaxprEqn], outvars: list, env: dict) -> list
             if not isinstance(atom, Literal) and atom not in defined:
                 invars[atom] = None
         defined.update(eqn.outvars)
+    trace = _core.trace_ctx.trace
+    if _can_restage(trace, eqns, invars, env):
+        return _restage(trace, eqns, outvars, {v: env[v] for v in invars})
     small = jaxpr.replace(
         constvars=[],
         invars=list(invars),
@@ -85,6 +88,40 @@ def evaluate(jaxpr: Any, eqns: list[JaxprEqn], outvars: list, env: dict) -> list
         debug_info=jaxpr.debug_info.with_unknown_names(),
     )
     return jax.core.eval_jaxpr(small, (), *[env[v] for v in invars])
+
+
+def _can_restage(trace: Any, eqns: list[JaxprEqn], invars, env: dict) -> bool:
+    """Whether the equations would be traced into just what they are already."""
+    return (
+        isinstance(trace, _pe.DynamicJaxprTrace)
+        and not getattr(trace, "requires_low", False)
+        and not any(eqn.effects for eqn in eqns)
+        and all(jax.typeof(env[v]) == v.aval for v in invars)
+    )
+
+
+def _restage(trace: Any, eqns: list[JaxprEqn], outvars: list, env: dict) -> list:
+    """Put the equations into a program that is being traced, without tracing them again.
+
+    This is how JAX inlines a jitted function; it takes a fifth of the time.
+    """
+    here = _source_info.current()
+    tracers = {v: trace.to_jaxpr_tracer(x, source_info=here) for v, x in env.items()}
+    for eqn in eqns:
+        info = eqn.source_info
+        info = info.replace(name_stack=here.name_stack + info.name_stack)
+        args = [
+            _pe.DynamicJaxprTracer(trace, atom.aval, atom, info)
+            if isinstance(atom, Literal)
+            else tracers[atom]
+            for atom in eqn.invars
+        ]
+        avals = [v.aval for v in eqn.outvars]
+        outs = trace.emit_eqn(
+            args, avals, eqn.primitive, eqn.params, eqn.effects, info, eqn.ctx
+        )
+        tracers.update(zip(eqn.outvars, outs, strict=True))
+    return [tracers[v] for v in outvars]
 
 
 _empty = jax.make_jaxpr(lambda: ())().jaxpr

@@ -88,7 +88,8 @@ class Walk:
         flush(len(program.eqns))
         outs = [read(atom) for atom in program.outvars]
         rows = {key: merge(key, parts) for key, parts in collected.items()}
-        # Logs are observations: they carry no derivatives.
+        # Logs carry no derivatives: a value whose derivative is infinite would otherwise
+        # spoil the gradient of a loop around it, even though nobody asks for its own.
         return outs, jax.lax.stop_gradient(logdict.of(rows))
 
     def only(self, keys: frozenset[str]) -> "Walk":

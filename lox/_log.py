@@ -46,7 +46,7 @@ def log(
     state = _context.state()
     if values and state != "silent":
         record = Record(
-            values=tuple(jax.tree.map(_strong, value) for value in values.values()),
+            values=tuple(map(_strong, values.values())),
             steps={name: _strong(step) for name, step in steps.items()},
             keys=tuple(values),
             tags=names_in(tags, "tags"),
@@ -140,10 +140,13 @@ def _is_array(x: Any) -> bool:
 
 
 def _strong(x: Any) -> Any:
-    """Strip the weak type, or carries and branches would not match."""
-    if not isinstance(x, jax.Array):
-        return np.asarray(x, jax.dtypes.canonicalize_dtype(jnp.result_type(x)))
-    return jnp.asarray(x, x.dtype) if jax.typeof(x).weak_type else x
+    """Strip weak types, or carries and branches would not match."""
+    if isinstance(x, jax.Array):
+        return jnp.asarray(x, x.dtype) if jax.typeof(x).weak_type else x
+    if not _is_array(x):
+        return jax.tree.map(_strong, x)
+    x = np.asarray(x)
+    return x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False)
 
 
 def _kind(x: Any) -> str:

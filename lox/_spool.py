@@ -32,6 +32,8 @@ def spool(
     of execution. Where some rows may not have been logged, because a branch was not
     taken, `logs.valid[key]` says which were.
 
+    Logs carry no derivatives: whatever is logged, the gradients of `fun` stay as they are.
+
     Args:
         fun: Any JAX function. It may contain `jit`, `scan`, `cond`, `vmap` and `grad`.
         argnames: The key or keys to collect. Others go on to whoever is around.

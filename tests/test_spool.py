@@ -114,6 +114,23 @@ def test_functions_may_close_over_tracers():
     assert (slope, logs["s"]) == (2.0, 5.0)
 
 
+def test_a_log_with_an_infinite_derivative_does_not_spoil_the_gradient():
+    def loss(x):
+        def step(c, _):
+            lox.log({"norm": jnp.linalg.norm(c - c)})
+            return jnp.sin(c), None
+
+        return jax.lax.scan(step, x, None, length=2)[0].sum()
+
+    x = jnp.ones(2)
+    expected = jax.grad(lox.nolog(loss))(x)
+
+    slope, logs = jax.grad(lox.spool(loss), has_aux=True)(x)
+    np.testing.assert_allclose(slope, expected)
+    assert logs["norm"].tolist() == [0.0, 0.0]
+    np.testing.assert_allclose(lox.spool(jax.grad(loss))(x)[0], expected)
+
+
 def test_logs_carry_no_derivatives():
     def loss(x):
         _, logs = lox.spool(lambda x: lox.log({"y": x**2}) and x)(x)
