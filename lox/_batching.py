@@ -23,7 +23,7 @@ from . import _compat
 from ._handlers import Anchor, Mask
 from ._interpret import Walk
 from ._rows import Branch
-from ._rules import split, stage, stage_walk
+from ._stage import split, stage
 
 _numbers = it.count()
 

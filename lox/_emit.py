@@ -36,7 +36,9 @@ def print_record(record: Record) -> None:
 
 
 def _plain(x: jax.Array) -> jax.Array:
-    return jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+    return (
+        jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+    )
 
 
 @emit_p.def_impl

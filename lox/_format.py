@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 FEW = 8  # elements that are written in full
 ENDS = 2  # elements shown at either end of more
@@ -34,7 +35,7 @@ def short(value: Any) -> str:
 def _has_elements(value: Any) -> bool:
     if isinstance(value, np.ndarray | np.generic):
         return True
-    if isinstance(value, jax.core.Tracer) or not isinstance(value, jax.Array):
+    if isinstance(value, Tracer) or not isinstance(value, jax.Array):
         return False
     is_key = jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
     return value.is_fully_addressable and not value.is_deleted() and not is_key

@@ -7,14 +7,16 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive
+from jax.core import Tracer, eval_jaxpr
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
-from . import _compat, _context
+from . import _compat, _context, _custom_rules as _custom_rules
 from ._handlers import Forward
 from ._log import log_effect, log_p
 from ._logdict import logdict
+from ._merge import merge
 from ._record import Record, bind, listed
-from ._rows import Rows, Where, merge
+from ._rows import Rows, Where
 from ._rules import rules
 
 
@@ -33,11 +35,11 @@ class Handler(Protocol):
         """Do something with a record, and return the rows to be collected of it."""
         ...
 
-    def only(self, keys: frozenset[str]) -> "Handler":
+    def only(self, keys: frozenset[str]) -> Any:
         """The handler that collects no other keys."""
         ...
 
-    def quiet(self) -> "Handler":
+    def quiet(self) -> Any:
         """The handler that collects the same, and does nothing else."""
         ...
 
@@ -53,7 +55,7 @@ class Walk:
         jaxpr = _compat.close(jaxpr)
         program, pending = jaxpr.jaxpr, []
         if self.handler.effects.isdisjoint(program.effects):
-            return jax.core.eval_jaxpr(program, jaxpr.consts, *args), logdict()
+            return eval_jaxpr(program, jaxpr.consts, *args), logdict()
         env = dict(zip(program.constvars, jaxpr.consts, strict=True))
         env.update(zip(program.invars, args, strict=True))
         last_use = _last_use(program)
@@ -67,7 +69,11 @@ class Walk:
             outvars = [v for e in pending for v in e.outvars if last_use.get(v, -1) >= now]
             if pending:
                 env.update(
-                    zip(outvars, _compat.evaluate(program, pending, outvars, env), strict=True)
+                    zip(
+                        outvars,
+                        _compat.evaluate(program, pending, outvars, env),
+                        strict=True,
+                    )
                 )
             for eqn in pending:
                 for atom in eqn.invars:
@@ -124,7 +130,7 @@ class Walk:
     def _hand_over(self, eqn: JaxprEqn, args: list) -> dict[str, Rows]:
         params = dict(eqn.params)
         arrays = [
-            np.asarray(x, atom.aval.dtype) if isinstance(atom, Literal) else x
+            np.asarray(x, atom.aval.dtype) if isinstance(atom, Literal) else x  # pyright: ignore[reportAttributeAccessIssue]
             for x, atom in zip(args, eqn.invars, strict=True)
         ]
         record = jax.tree.unflatten(params.pop("form"), arrays)
@@ -157,7 +163,7 @@ def trace(fun: Callable, *args: Any, **kwargs: Any) -> Traced:
         args, kwargs = jax.tree.unflatten(treedef, merged)
         result[:] = jax.tree.flatten(fun(*args, **kwargs))
         # What does not depend on the trace is returned as the object that it is.
-        return [leaf for leaf in result[0] if isinstance(leaf, jax.core.Tracer)]
+        return [leaf for leaf in result[0] if isinstance(leaf, Tracer)]
 
     arrays = [leaves[i] for i in at]
     jaxpr = jax.make_jaxpr(flat)(*arrays)
@@ -165,13 +171,15 @@ def trace(fun: Callable, *args: Any, **kwargs: Any) -> Traced:
 
     def output(values: list) -> Any:
         values = iter(values)  # pyright: ignore[reportAssignmentType]
-        merged = [next(values) if isinstance(x, jax.core.Tracer) else x for x in outs]  # pyright: ignore[reportArgumentType]
+        merged = [next(values) if isinstance(x, Tracer) else x for x in outs]  # pyright: ignore[reportArgumentType]
         return jax.tree.unflatten(out_tree, merged)
 
     return Traced(jaxpr, arrays, output)
 
 
-def interpret(fun: Callable, handler: Handler, *args: Any, **kwargs: Any) -> tuple[Any, logdict]:
+def interpret(
+    fun: Callable, handler: Handler, *args: Any, **kwargs: Any
+) -> tuple[Any, logdict]:
     """Call `fun`, its records in the hands of `handler`."""
     walk = Walk(handler)
     traced = walk.trace(fun, *args, **kwargs)
@@ -192,7 +200,7 @@ def check(jaxpr: Any, seen: set[int] | None = None) -> None:
 
 
 def _unsupported(eqn: JaxprEqn) -> NotImplementedError:
-    keys = listed(dict.fromkeys(key for form in forms(eqn.params) for key in form.keys))
+    keys = listed(key for form in forms(eqn.params) for key in form.keys)
     return NotImplementedError(
         f"lox does not know how logs leave `{_compat.name_of(eqn)}`, which holds {keys} "
         f"(at {_compat.where(eqn)}). Log outside of it, or wrap what is inside in "

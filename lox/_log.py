@@ -15,7 +15,11 @@ from ._record import Record, bind, listed, record_primitive
 
 
 def log(
-    data: Mapping[str, Any], *, tags: str | Iterable[str] = (), prefix: str = "", **steps: Any
+    data: Mapping[str, Any],
+    *,
+    tags: str | Iterable[str] = (),
+    prefix: str = "",
+    **steps: Any,
 ) -> logdict:
     """Log values, anywhere in a JAX program.
 
@@ -154,4 +158,8 @@ def _kind(x: Any) -> str:
         return "`None`"
     if isinstance(x, np.ndarray):
         return f"an array of {x.dtype}"
-    return f"`{type(x).__name__}` ({x!r})" if isinstance(x, str | bytes) else f"`{type(x).__name__}`"
+    return (
+        f"`{type(x).__name__}` ({x!r})"
+        if isinstance(x, str | bytes)
+        else f"`{type(x).__name__}`"
+    )

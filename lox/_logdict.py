@@ -1,11 +1,12 @@
 """The container of logged values and of what is known about them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from ._format import short
 from ._rows import Rows, concatenate
@@ -16,7 +17,7 @@ class Steps(dict[str, Any]):
 
     valid: dict[str, Any]
 
-    def __init__(self, values: Mapping[str, Any] = {}, valid: Mapping[str, Any] = {}):  # noqa: B006
+    def __init__(self, values: Mapping[str, Any] = {}, valid: Mapping[str, Any] = {}):
         super().__init__(values)
         self.valid = dict(valid)
 
@@ -144,7 +145,7 @@ class logdict(dict[str, Any]):
         joined = {key: _join(key, mine[key], others[key]) for key in mine if key in both}
         return logdict.of({**mine, **others, **joined})
 
-    def __or__(self, other: Mapping[str, Any]) -> "logdict":
+    def __or__(self, other: Mapping[str, Any]) -> "logdict":  # pyright: ignore[reportIncompatibleMethodOverride]
         if not isinstance(other, Mapping):
             return NotImplemented
         other = other if isinstance(other, logdict) else logdict(other)
@@ -260,8 +261,8 @@ def _single(value: Any, steps: dict[str, Any]) -> Rows:
     return Rows(value=value, steps=steps, ndim=np.ndim(leaves[0]) if leaves else 0)
 
 
-def _ndims(value: Any) -> Iterator[int]:
-    return [np.ndim(leaf) for leaf in jax.tree.leaves(value)]  # pyright: ignore[reportReturnType]
+def _ndims(value: Any) -> list[int]:
+    return [np.ndim(leaf) for leaf in jax.tree.leaves(value)]
 
 
 def _take(rows: Rows, index: slice) -> Rows:
@@ -285,7 +286,7 @@ def _join(key: str, first: Rows, second: Rows) -> Rows:
 def _compact(key: str, rows: Rows) -> Rows | None:
     if rows.valid is None:
         return rows
-    if isinstance(rows.valid, jax.core.Tracer):
+    if isinstance(rows.valid, Tracer):
         raise TypeError(
             f"`logs.compact()` was called under `jit`, but how many rows of {key!r} were "
             "logged is known only when the program runs. Call it on what `jit` returns, "

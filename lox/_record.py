@@ -1,6 +1,7 @@
 """A record, what one call of `log` logged, and the two primitives that carry one."""
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -117,5 +118,6 @@ def record_primitive(name: str) -> tuple[Primitive, _compat.RecordEffect]:
     return primitive, effect
 
 
-def listed(keys: tuple[str, ...]) -> str:
-    return ", ".join(map(repr, keys))
+def listed(keys: Iterable[str]) -> str:
+    """The keys as they stand in a message."""
+    return ", ".join(map(repr, dict.fromkeys(keys)))

@@ -1,10 +1,9 @@
 """The rows of one key: its values in time, with their steps and which of them exist."""
 
-import collections
 import dataclasses
 import itertools as it
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +13,9 @@ from jax import lax
 from . import _compat
 
 
-class Branch(NamedTuple):
-    """One branch of a vmapped `cond`, whose branches all run, each for its examples."""
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """Branch `index` of `count` of a vmapped `cond`: all run, each for its examples."""
 
     cond: int
     index: int
@@ -93,39 +93,6 @@ class Rows:
         return jax.tree.map(fun, self).replace(**changes)
 
 
-def merge(key: str, parts: Sequence[Rows]) -> Rows:
-    """Join the rows that one program logs, in program order.
-
-    What the branches of a vmapped `cond` log is found one after the other here, but no
-    example logs both: they share rows, as those of any other `cond` do.
-    """
-    if len(parts) == 1:
-        return parts[0]
-    conds = collections.Counter(branch.cond for part in parts for branch in part.path)
-
-    def outermost_first(branch: Branch) -> int:
-        # All that is in an inner `cond` is in the outer one, too.
-        return -conds[branch.cond]
-
-    paths = [tuple(sorted(part.path, key=outermost_first)) for part in parts]
-    ordered = [part.replace(path=path) for part, path in zip(parts, paths, strict=True)]
-    return _merge(key, ordered, 0)
-
-
-def _merge(key: str, parts: Sequence[Rows], depth: int) -> Rows:
-    """Join parts that agree in the first `depth` branches of their paths."""
-    groups = _by_cond(parts, depth)
-    if len(groups) > 1:
-        return concatenate(key, [_fold(key, group, depth) for group in groups])
-    if len(parts) == 1:
-        return parts[0]
-    if len(parts[0].path) == depth:
-        return concatenate(key, parts)
-    if len({part.path[depth] for part in parts}) == 1:
-        return _merge(key, parts, depth + 1)
-    return _fold(key, parts, depth)
-
-
 def concatenate(key: str, parts: Sequence[Rows]) -> Rows:
     """Join rows in time."""
     if len({_form(part) for part in parts}) > 1:
@@ -133,16 +100,6 @@ def concatenate(key: str, parts: Sequence[Rows]) -> Rows:
         parts = [conform(part, target, len(part)) for part in parts]
     join = lax.concatenate if parts[0].time else _stack
     return jax.tree.map(lambda *xs: join(xs, 0), *parts).replace(time=True)
-
-
-def alternatives(key: str, parts: Sequence[Rows | None]) -> Rows:
-    """The form in which exactly one of `parts` (None: no rows) leaves a `cond`."""
-    present = [part for part in parts if part is not None]
-    target = common(key, present)
-    lengths = {0 if part is None else len(part) for part in parts}
-    if len(lengths) > 1:
-        target = target.replace(valid=_mask(target), sure=False)
-    return target
 
 
 def common(key: str, parts: Sequence[Rows], time: bool = False) -> Rows:
@@ -190,7 +147,7 @@ def conform(rows: Rows | None, target: Rows, length: int | None = None) -> Rows:
     if rows is None:
         empty = target.map(lambda x: jnp.zeros(_resized(x, target, length), x.dtype))
         return empty.replace(masks=jax.tree.map(jnp.ones_like, empty.masks))
-    rows = rows.map(lambda x: _align(x, rows, target))
+    rows = _aligned(rows, target)
     if target.time and not rows.time:
         rows = rows.map(lambda x: lax.expand_dims(x, (0,)))
 
@@ -218,65 +175,6 @@ def conform(rows: Rows | None, target: Rows, length: int | None = None) -> Rows:
     return jax.tree.map(lambda *xs: lax.concatenate(xs, 0), same, missing)
 
 
-def select(rows: Rows, otherwise: Rows) -> Rows:
-    """The valid ones of `rows`, and the others from `otherwise`."""
-
-    def choose(x, y):
-        shape = rows.valid.shape + (1,) * (x.ndim - rows.valid.ndim)
-        chosen = jnp.broadcast_to(rows.valid.reshape(shape), x.shape)
-        return lax.select(chosen, x, y)
-
-    both = jax.tree.map(choose, rows, otherwise)
-    return both.replace(valid=rows.valid | otherwise.valid)
-
-
-def _fold(key: str, parts: Sequence[Rows], depth: int) -> Rows:
-    """Let the branches of one vmapped `cond` share rows."""
-    if len(parts[0].path) == depth:
-        return concatenate(key, parts) if len(parts) > 1 else parts[0]
-    count = parts[0].path[depth].count
-    by_index = {
-        index: _merge(key, list(group), depth + 1)
-        for index, group in it.groupby(parts, lambda part: part.path[depth].index)
-    }
-    branches = [by_index.get(index) for index in range(count)]
-    prefix = parts[0].path[:depth]
-    target = alternatives(key, branches)
-    complete = [b for b in branches if b is not None and len(b) == len(target)]
-    sure = len(complete) == count and all(
-        branch.sure and len(branch.path) == depth + 1 for branch in complete
-    )
-    target = target.replace(valid=_mask(target), path=prefix, sure=sure)
-    rows = conform(None, target)
-    for branch in branches:
-        if branch is not None:
-            rows = select(conform(branch, target), rows)
-    return rows.replace(valid=None) if sure and not prefix else rows
-
-
-def _by_cond(parts: Sequence[Rows], depth: int) -> list[list[Rows]]:
-    """Group what comes from one run of one vmapped `cond`; its branches come in order."""
-    groups: list[list[Rows]] = []
-    last = None
-    for part in parts:
-        here = part.path[depth] if len(part.path) > depth else None
-        goes_on = groups and (
-            here is last is None
-            or (
-                here is not None
-                and last is not None
-                and here.cond == last.cond
-                and here.index >= last.index
-            )
-        )
-        if goes_on:
-            groups[-1].append(part)
-        else:
-            groups.append([part])
-        last = here
-    return groups
-
-
 def _form(rows: Rows) -> Any:
     """What rows must agree in to be joined as they are."""
     leaves, treedef = jax.tree.flatten(rows)
@@ -290,7 +188,7 @@ def _stack(xs: Sequence[Any], axis: int) -> Any:
     return jnp.stack(xs, axis)
 
 
-def _mask(target: Rows) -> jax.ShapeDtypeStruct:
+def mask_over(target: Rows) -> jax.ShapeDtypeStruct:
     """A mask over the rows of `target`."""
     leaf = jax.tree.leaves(target.value)[0]
     return jax.ShapeDtypeStruct(leaf.shape[: target.time + len(target.batch)], bool)
@@ -300,14 +198,19 @@ def _resized(x: Any, target: Rows, length: int) -> tuple[int, ...]:
     return (length, *x.shape[1:]) if target.time else x.shape
 
 
-def _align(x: Any, rows: Rows, target: Rows) -> Any:
+def _aligned(rows: Rows, target: Rows) -> Rows:
     """Repeat what does not depend on a batch axis along it."""
     if rows.batch == target.batch:
-        return x
-    at = _embedding(rows.batch, target.batch)
-    front, rest = x.shape[: rows.time], x.shape[rows.time + len(rows.batch) :]
-    missing = [i + rows.time for i in range(len(target.batch)) if i not in at]
-    return jnp.broadcast_to(lax.expand_dims(x, missing), front + target.batch + rest)
+        return rows
+    own = _embedding(rows.batch, target.batch) or ()
+    missing = [i + rows.time for i in range(len(target.batch)) if i not in own]
+
+    def align(x):
+        front, rest = x.shape[: rows.time], x.shape[rows.time + len(rows.batch) :]
+        wide = lax.expand_dims(x, missing)
+        return jnp.broadcast_to(wide, front + target.batch + rest)
+
+    return rows.map(align)
 
 
 def _embedding(small: tuple[int, ...], large: tuple[int, ...]) -> tuple[int, ...] | None:

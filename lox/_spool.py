@@ -91,8 +91,7 @@ def _spooled_jit(fun: Any, spooling: Callable, options: tuple) -> Callable:
         def spooled(*args, **kwargs):
             return spooling(reference(), *args, **kwargs)
 
-        ft.update_wrapper(spooled, fun)
-        del spooled.__wrapped__
+        spooled.__name__ = spooled.__qualname__ = fun.__name__
         jitted[options] = jax.jit(spooled, **_compat.jit_options(fun))
     call = jitted[options]
 
@@ -101,7 +100,7 @@ def _spooled_jit(fun: Any, spooling: Callable, options: tuple) -> Callable:
 
     # `ft.wraps` would take longer than the call.
     wrapped.__name__, wrapped.__doc__ = fun.__name__, fun.__doc__
-    wrapped.__wrapped__ = fun
+    wrapped.__wrapped__ = fun  # pyright: ignore[reportFunctionMemberAccess]
     return wrapped
 
 

@@ -71,7 +71,10 @@ def test_pytrees_keep_their_structure():
 )
 @pytest.mark.parametrize("silent", [False, True])
 def test_what_is_not_a_log_is_refused(data, message, silent):
-    with lox.silent() if silent else jax.disable_jit(), pytest.raises(TypeError, match=message):
+    with (
+        lox.silent() if silent else jax.disable_jit(),
+        pytest.raises(TypeError, match=message),
+    ):
         lox.log(data)
 
 
@@ -82,7 +85,9 @@ def test_a_step_may_not_hide_an_attribute(name):
 
 
 def test_a_step_is_a_number():
-    with pytest.raises(TypeError, match="The step 'step' is `str` .*, but steps are numbers"):
+    with pytest.raises(
+        TypeError, match=r"The step 'step' is `str` .*, but steps are numbers"
+    ):
         lox.log({"x": 1.0}, step="first")
 
 
@@ -185,19 +190,21 @@ def test_a_remat_prints_once(capsys):
     assert printed(capsys) == ["{'x': 1.0}"]
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "uint32", "bfloat16", "float16", "complex64"])
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint32", "bfloat16", "float16", "complex64"]
+)
 def test_dtypes_reach_the_host(dtype, capsys):
     jax.jit(lambda x: lox.log({"x": x}) and None)(jnp.ones(2, dtype))
 
     one = str(np.ones((), dtype)[()])
-    assert printed(capsys) == ["{'x': [%s, %s]}" % (one, one)]
+    assert printed(capsys) == [f"{{'x': [{one}, {one}]}}"]
 
 
 def test_keys_and_empty_arrays_reach_the_host(capsys):
     key = jax.random.key(3)
     jax.jit(lambda k, x: lox.log({"k": k, "x": x}) and None)(key, jnp.zeros((0, 2)))
 
-    assert printed(capsys) == ["{'k': %s, 'x': []}" % [*map(int, jax.random.key_data(key))]]
+    assert printed(capsys) == [f"{{'k': {[*map(int, jax.random.key_data(key))]}, 'x': []}}"]
 
 
 def test_nothing_is_printed_in_silence(capsys):

@@ -47,14 +47,18 @@ def test_steps_are_attributes(logs):
     assert list(logs.step) == ["loss"]
     assert logs.episode["rare"].tolist()[1] == 1
     assert set(logs.steps) == {"step", "episode"}
-    with pytest.raises(AttributeError, match=r"no step 'epoch'; their steps are \['episode', 'step'\]"):
-        logs.epoch  # noqa: B018
+    with pytest.raises(
+        AttributeError, match=r"no step 'epoch'; their steps are \['episode', 'step'\]"
+    ):
+        logs.epoch
     with pytest.raises(AttributeError, match="no step 'step'; they have none at all"):
-        lox.logdict().step  # noqa: B018
+        lox.logdict().step
 
 
 def test_valid_and_tags(logs):
-    assert {key: mask.tolist() for key, mask in logs.valid.items()} == {"rare": [False, True, False]}
+    assert {key: mask.tolist() for key, mask in logs.valid.items()} == {
+        "rare": [False, True, False]
+    }
     assert logs.tags == {"loss": ("metric",), "rare": (), "total": ()}
 
 
@@ -81,7 +85,11 @@ def test_compact_keeps_what_was_logged(logs):
 
 def test_compact_drops_a_key_without_rows():
     def f(x):
-        jax.lax.cond(x > 0, lambda: lox.log({"a": x}) and None, lambda: lox.log({"b": x}) and None)
+        jax.lax.cond(
+            x > 0,
+            lambda: lox.log({"a": x}) and None,
+            lambda: lox.log({"b": x}) and None,
+        )
 
     assert list(lox.spool(f)(1.0)[1].compact()) == ["a"]
     assert list(lox.spool(f)(-1.0)[1].compact()) == ["b"]
@@ -91,7 +99,9 @@ def test_compact_drops_a_key_without_rows():
 def test_compact_of_a_batch_moves_rows_to_the_front():
     def f(n):
         def step(_, i):
-            jax.lax.cond(i % n == 0, lambda: lox.log({"i": i}, step=i) and None, lambda: None)
+            jax.lax.cond(
+                i % n == 0, lambda: lox.log({"i": i}, step=i) and None, lambda: None
+            )
             return None, None
 
         jax.lax.scan(step, None, jnp.arange(6))
@@ -104,7 +114,11 @@ def test_compact_of_a_batch_moves_rows_to_the_front():
     assert front.compact().step["i"][1, :2].tolist() == [0, 3]
     assert front.compact().valid["i"].tolist() == [[True] * 3, [True, True, False]]
     assert behind.compact()["i"][:, 0].tolist() == [0, 2, 4]
-    assert behind.compact().valid["i"].tolist() == [[True, True], [True, True], [True, False]]
+    assert behind.compact().valid["i"].tolist() == [
+        [True, True],
+        [True, True],
+        [True, False],
+    ]
 
 
 def test_compact_of_keys_and_single_rows():
@@ -118,11 +132,15 @@ def test_compact_of_keys_and_single_rows():
     logs = jax.vmap(lox.spool(f))(jnp.array([-1.0, -2.0]))[1].compact()
 
     assert logs["key"].shape == (2, 1)
-    assert (jax.random.key_data(logs["key"][0, 0]) == jax.random.key_data(jax.random.key(9))).all()
+    assert (
+        jax.random.key_data(logs["key"][0, 0]) == jax.random.key_data(jax.random.key(9))
+    ).all()
 
 
 def test_compact_under_jit_is_an_error():
-    with pytest.raises(TypeError, match=r"`logs.compact\(\)` was called under `jit`.*'rare'"):
+    with pytest.raises(
+        TypeError, match=r"`logs.compact\(\)` was called under `jit`.*'rare'"
+    ):
         jax.jit(lambda x: lox.spool(train)(x)[1].compact())(1.0)
 
 
@@ -135,7 +153,7 @@ def test_slice_takes_rows(logs):
     assert part["total"].shape == (0,)
     assert logs.slice[:1]["total"] == 8.0
     assert logs.slice[::2]["loss"].tolist() == [1.0, 4.0]
-    with pytest.raises(TypeError, match="takes a slice of rows such as .*, not 3"):
+    with pytest.raises(TypeError, match=r"takes a slice of rows such as .*, not 3"):
         logs.slice[3]
 
 
@@ -186,13 +204,19 @@ def test_the_sum_is_the_logs_of_both_in_sequence():
     assert_same(lox.spool(first)(x)[1] + lox.spool(second)(x)[1], expected)
     xs = jnp.arange(4.0)
     expected = jax.vmap(lox.spool(both))(xs)[1]
-    assert_same(jax.vmap(lox.spool(first))(xs)[1] + jax.vmap(lox.spool(second))(xs)[1], expected)
+    assert_same(
+        jax.vmap(lox.spool(first))(xs)[1] + jax.vmap(lox.spool(second))(xs)[1], expected
+    )
     expected = lox.spool(jax.vmap(both))(xs)[1]
-    assert_same(lox.spool(jax.vmap(first))(xs)[1] + lox.spool(jax.vmap(second))(xs)[1], expected)
+    assert_same(
+        lox.spool(jax.vmap(first))(xs)[1] + lox.spool(jax.vmap(second))(xs)[1], expected
+    )
 
 
 def test_the_sum_of_different_shapes_names_the_key():
-    with pytest.raises(ValueError, match=r"'x' is logged as float32\[2\] .* and as float32\[\]"):
+    with pytest.raises(
+        ValueError, match=r"'x' is logged as float32\[2\] .* and as float32\[\]"
+    ):
         lox.log({"x": jnp.ones(2)}) + lox.log({"x": jnp.ones(())})
 
 

@@ -37,7 +37,9 @@ def printed(capsys) -> str:
     ids=str,
 )
 @pytest.mark.parametrize("jit", [False, True])
-def test_a_filter_keeps_what_matches_and_passes_on_the_rest(options, keys, rest, jit, capsys):
+def test_a_filter_keeps_what_matches_and_passes_on_the_rest(
+    options, keys, rest, jit, capsys
+):
     fun = jax.jit(f) if jit else f
 
     _, logs = lox.spool(fun, **options)(1.0)
@@ -57,10 +59,15 @@ def test_an_argname_is_a_whole_key():
 
 
 def test_a_filter_that_matches_nothing_warns():
-    with pytest.warns(UserWarning, match=r"`argnames` \['w'\] .*; there are \['x', 'y', 'z'\]") as w:
+    with pytest.warns(
+        UserWarning, match=r"`argnames` \['w'\] .*; there are \['x', 'y', 'z'\]"
+    ) as w:
         lox.spool(f, argnames=["x", "w"])(1.0)
     assert w[0].filename == __file__
-    with pytest.warns(UserWarning, match=r"`tags` \['debug'\] .* there are \['input', 'metric', 'output'\]"):
+    with pytest.warns(
+        UserWarning,
+        match=r"`tags` \['debug'\] .* there are \['input', 'metric', 'output'\]",
+    ):
         lox.spool(f, tags="debug")(1.0)
 
 
@@ -199,7 +206,10 @@ def test_spooling_keeps_the_options_of_jit():
         out_shardings=sharding,
     )
     for spool in (lox.spool(jitted), lox.spool(lambda *args: jitted(*args))):
-        x, y = jax.device_put(jnp.ones(4), sharding), jax.device_put(jnp.ones(4), sharding)
+        x, y = (
+            jax.device_put(jnp.ones(4), sharding),
+            jax.device_put(jnp.ones(4), sharding),
+        )
 
         out, logs = spool(x, y, 6)
 
@@ -283,10 +293,16 @@ def test_rows_of_one_key_must_have_one_shape():
 
     place = r"at .*test_spool.py:\d+"
     for fun, message in (
-        (shapes, rf"'x' is logged as float32\[\] {place}.* and as float32\[3\] {place}"),
+        (
+            shapes,
+            rf"'x' is logged as float32\[\] {place}.* and as float32\[3\] {place}",
+        ),
         (branches, rf"'x' is logged as int32\[\] {place}.* and as float32\[\] {place}"),
         (trees, r"'x' is logged as \{a: float32\[\]\} .* and as \{b: float32\[\]\}"),
-        (steps, rf"The step 'step' of 'x' is int32\[\] {place}.* and float32\[\] {place}"),
+        (
+            steps,
+            rf"The step 'step' of 'x' is int32\[\] {place}.* and float32\[\] {place}",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             lox.spool(fun)(1.0)
@@ -301,29 +317,40 @@ def test_vmaps_that_cannot_be_told_apart():
 
         return jax.vmap(inner)(jnp.arange(2.0))
 
-    with pytest.raises(ValueError, match="'y' depends on `vmap`s of size .* cannot be told"):
+    with pytest.raises(
+        ValueError, match=r"'y' depends on `vmap`s of size .* cannot be told"
+    ):
         lox.spool(jax.vmap(outer))(jnp.arange(3.0))
 
 
 def test_rows_in_a_while_loop_are_refused():
     def loop(x):
-        return jax.lax.while_loop(lambda x: x < 3, lambda x: lox.log({"inner": x}) and x + 1, x)
+        return jax.lax.while_loop(
+            lambda x: x < 3, lambda x: lox.log({"inner": x}) and x + 1, x
+        )
 
     def dynamic(n):
         return jax.lax.fori_loop(0, n, lambda i, x: lox.log({"inner": x}) and x + 1, 0)
 
     def predicate(x):
-        return jax.lax.while_loop(lambda x: bool(lox.log({"inner": x})) & (x < 3), lambda x: x + 1, x)
+        return jax.lax.while_loop(
+            lambda x: bool(lox.log({"inner": x})) & (x < 3), lambda x: x + 1, x
+        )
 
     for fun in (loop, dynamic, predicate):
-        with pytest.raises(ValueError, match=r"rows of 'inner', logged at .*test_spool.py.* `while_loop`"):
+        with pytest.raises(
+            ValueError,
+            match=r"rows of 'inner', logged at .*test_spool.py.* `while_loop`",
+        ):
             lox.spool(fun)(jnp.int32(0))
 
 
 def test_a_while_loop_passes_on_what_is_not_selected(capsys):
     def loop(x):
         lox.log({"outer": x})
-        return jax.lax.while_loop(lambda x: x < 2, lambda x: lox.log({"inner": x}) and x + 1, x)
+        return jax.lax.while_loop(
+            lambda x: x < 2, lambda x: lox.log({"inner": x}) and x + 1, x
+        )
 
     out, logs = lox.spool(loop, argnames="outer")(jnp.int32(0))
 
@@ -343,8 +370,14 @@ def test_what_has_no_rule_is_refused_by_name():
     def hidden(x):
         return jax.jit(composite)(x)
 
-    for fun, name in ((mapped, "shard_map"), (composite, "composite"), (hidden, "composite")):
-        with pytest.raises(NotImplementedError, match=f"`{name}`, which holds 'inner' .*nolog"):
+    for fun, name in (
+        (mapped, "shard_map"),
+        (composite, "composite"),
+        (hidden, "composite"),
+    ):
+        with pytest.raises(
+            NotImplementedError, match=f"`{name}`, which holds 'inner' .*nolog"
+        ):
             lox.spool(fun)(jnp.ones(2))
         lox.spool(lox.nolog(fun))(jnp.ones(2))
 
@@ -361,8 +394,16 @@ def test_a_tangent_is_logged_under_jvp_and_refused_under_grad():
 
     _, logs = lox.spool(lambda x: jax.jvp(g, (x,), (3.0,)))(2.0)
     assert logs["tangent"] == 3.0
-    for fun in (g, jax.jit(g), lambda x: jax.lax.scan(lambda c, _: (g(c), None), x, None, length=2)[0]):
-        with pytest.raises(ValueError, match="'tangent' holds a tangent, logged in a `custom_jvp`"):
+    for fun in (
+        g,
+        jax.jit(g),
+        lambda x: jax.lax.scan(lambda c, _: (g(c), None), x, None, length=2)[0],
+    ):
+        with pytest.raises(
+            ValueError, match="'tangent' holds a tangent, logged in a `custom_jvp`"
+        ):
             lox.spool(jax.grad(fun))(2.0)
-        with pytest.raises(ValueError, match="'tangent' holds a tangent, logged in a `custom_jvp`"):
+        with pytest.raises(
+            ValueError, match="'tangent' holds a tangent, logged in a `custom_jvp`"
+        ):
             jax.grad(fun)(2.0)
