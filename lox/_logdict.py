@@ -89,10 +89,9 @@ class logdict(dict[str, Any]):
         """Rows of every key and its steps: `logs.slice[10:20]`, `logs.slice[-1:]`.
 
         Example:
-            >>> logs = lox.log({"x": jnp.arange(3)})
-            >>> logs = logs + logs + logs
-            >>> logs.slice[1:]["x"].shape
-            (2, 3)
+            >>> logs = lox.logdict({"x": 1.0}) + lox.logdict({"x": 2.0})
+            >>> logs.slice[1:]
+            {'x': [2.0]}
         """
         return _Slice(self)
 
