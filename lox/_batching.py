@@ -8,6 +8,7 @@ Under `grad`, what does not change in a `scan` is taken out of it, records inclu
 are then tied to a counter in the carry.
 """
 
+import contextlib
 import contextvars
 import functools as ft
 import itertools as it
@@ -85,13 +86,11 @@ def _is_predicate_batched(original: Callable, axis, args, dims, params) -> bool:
 def _anchored_scan(bind: Callable, *args, **params):
     """Tie the records in a `scan` that is being differentiated to the loop."""
     jaxpr, sizes = params["jaxpr"], _compat.scan_sizes(params)
-    if (
-        not _holds_records(jaxpr)
-        or not _compat.differentiating()
-        or _is_anchored.get()
-        or not _has_loose_records(jaxpr.jaxpr, sizes[0])
-    ):
+    if not _holds_records(jaxpr) or not _compat.differentiating():
         return bind(*args, **params)
+    if _is_anchored.get() or not _has_loose_records(jaxpr.jaxpr, sizes[0]):
+        with _anchored(False):  # The loops inside are not anchored yet.
+            return bind(*args, **params)
     consts, init, xs = split(args, *sizes)
 
     def body(carry, x):
@@ -102,15 +101,22 @@ def _anchored_scan(bind: Callable, *args, **params):
 
     start = jnp.zeros((), jnp.int32)
     options = _compat.scan_options(params)
-    token = _is_anchored.set(True)
-    try:
+    with _anchored(True):
         (_, carry), ys = jax.lax.scan(body, (start, init), xs, **options)
-    finally:
-        _is_anchored.reset(token)
     return [*carry, *ys]
 
 
 _is_anchored = contextvars.ContextVar("is_anchored", default=False)
+
+
+@contextlib.contextmanager
+def _anchored(value: bool):
+    """Say whether the next differentiated `scan` is one that is anchored already."""
+    token = _is_anchored.set(value)
+    try:
+        yield
+    finally:
+        _is_anchored.reset(token)
 
 
 def _has_loose_records(jaxpr, num_consts: int) -> bool:

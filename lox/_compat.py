@@ -10,6 +10,8 @@ import numpy as np
 from jax._src import (
     core as _core,
     custom_batching as _custom_batching,
+    custom_derivatives as _derivatives,
+    linear_util as _linear_util,
     source_info_util as _source_info,
 )
 from jax._src.debugging import DebugEffect as _DebugEffect
@@ -185,6 +187,33 @@ def wrap_bind(primitive: Primitive, wrapper: Callable) -> None:
         return wrapper(bind, *args, **params)
 
     primitive.bind = wrapped
+
+
+def silence_rules(is_silent: Callable[[], bool], silent: Callable) -> None:
+    """Let what is called in silence stay silent when its derivative rules run later."""
+
+    def silenced(fun):
+        @_linear_util.transformation2
+        def quietly(fun, *args):
+            with silent():
+                return fun(*args)
+
+        return quietly(fun)
+
+    def bind_quietly(bind, *args, **params):
+        if not is_silent():
+            return bind(*args, **params)
+        if "subfuns" in params:  # JAX >= 0.11
+            fun, *rules = params["subfuns"]
+            subfuns = (fun, *map(silenced, rules))
+            return bind(*args, **{**params, "subfuns": subfuns})
+        fun, *rest = args
+        is_rule = [isinstance(x, _linear_util.WrappedFun) for x in rest]
+        rest = [silenced(x) if rule else x for x, rule in zip(rest, is_rule, strict=True)]
+        return bind(fun, *rest, **params)
+
+    for primitive in (_derivatives.custom_jvp_call_p, _derivatives.custom_vjp_call_p):
+        wrap_bind(primitive, bind_quietly)
 
 
 def memoize_by_context(context: Callable[[], Any]) -> None:

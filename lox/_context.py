@@ -29,6 +29,7 @@ def _default() -> State:
 # Made at import: a context that is added later recompiles what was compiled before.
 _state = jax.make_user_context(_default())
 _compat.memoize_by_context(lambda: _state.value)
+_compat.silence_rules(lambda: _state.value == "silent", lambda: _state("silent"))
 
 
 def state() -> State:

@@ -1,0 +1,116 @@
+"""Exact counts where JAX runs more than the program says, or less."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import lox
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda f: f, jax.jit, jax.checkpoint], ids=["plain", "jit", "remat"]
+)
+@pytest.mark.parametrize(
+    "what", [lambda x, c, d: x, lambda x, c, d: 1.0, lambda x, c, d: c, lambda x, c, d: d]
+)
+def test_a_log_that_the_loop_does_not_change_stays_in_it_under_grad(what, wrap):
+    def f(x):
+        def outer(c, _):
+            def inner(d, _):
+                lox.log({"k": what(x, c, d)})
+                return jnp.sin(d), None
+
+            return wrap(lambda c: lax.scan(inner, c, None, length=2)[0])(c), None
+
+        return wrap(lambda x: lax.scan(outer, x, None, length=3)[0])(x)
+
+    expected = lox.spool(f)(0.7)[1]["k"]
+
+    for grad in (jax.grad(f), jax.jit(jax.grad(f)), lambda x: jax.linearize(f, x)[0]):
+        np.testing.assert_allclose(lox.spool(grad)(0.7)[1]["k"], expected)
+    assert expected.shape == (6,)
+
+
+def test_branches_of_a_vmapped_switch_share_rows():
+    def f(i, x):
+        def one(x):
+            lox.log({"a": x})
+
+        def two(x):
+            lox.log({"a": 2 * x})
+            lox.log({"a": 3 * x})
+
+        lox.log({"a": -x})
+        lax.switch(i, [one, two, lambda x: None], x)
+        lox.log({"a": -2 * x})
+
+    index, x = jnp.array([0, 1, 2]), jnp.arange(1.0, 4.0)
+    _, inside = lox.spool(jax.vmap(f))(index, x)
+    _, outside = jax.vmap(lox.spool(f))(index, x)
+
+    assert inside["a"].shape == (4, 3)
+    np.testing.assert_array_equal(inside.valid["a"].T, outside.valid["a"])
+    rows = [inside["a"][:, i][inside.valid["a"][:, i]].tolist() for i in range(3)]
+    assert rows == [[-1, 1, -2], [-2, 4, 6, -4], [-3, -6]]
+
+
+def test_nested_branches_under_one_vmap_and_under_two():
+    def f(x, y):
+        def inner(y):
+            return lax.cond(
+                y > 0, lambda: lox.log({"a": y}) and 1.0, lambda: lox.log({"a": -y}) and 2.0
+            )
+
+        return lax.cond(x > 0, lambda: inner(y), lambda: lox.log({"a": x}) and 3.0)
+
+    x, y = jnp.array([1.0, -1.0]), jnp.array([2.0, -2.0, 3.0])
+    grid = jax.vmap(jax.vmap(f, (None, 0)), (0, None))
+    _, logs = lox.spool(grid)(x, y)
+
+    assert not logs.valid
+    assert logs["a"].tolist() == [[2.0, 2.0, 3.0], [-1.0, -1.0, -1.0]]
+    _, logs = lox.spool(jax.vmap(f))(x, y[:2])
+    assert not logs.valid
+    assert logs["a"].tolist() == [2.0, -1.0]
+
+
+def test_one_vmapped_branch_program_called_twice():
+    @jax.jit
+    def g(x):
+        def both(x):
+            lox.log({"a": x})
+            lox.log({"a": 2 * x})
+            return x
+
+        return lax.cond(x > 0, both, lambda x: lox.log({"a": x}) and -x, x)
+
+    f = lambda x: g(g(x) - 3)  # noqa: E731
+    x = jnp.array([1.0, 5.0, -1.0, -5.0])
+    _, inside = lox.spool(jax.vmap(f))(x)
+
+    for i, single in enumerate(x):
+        _, logs = lox.spool(f)(single)
+        rows = inside["a"][:, i][inside.valid["a"][:, i]]
+        assert rows.tolist() == logs["a"][logs.valid["a"]].tolist()
+
+
+def test_a_scan_in_a_vmapped_branch():
+    def f(x):
+        def loop(x):
+            return lax.scan(
+                lambda c, i: (lox.log({"c": c}, step=i) and c + 1, None), x, jnp.arange(3)
+            )[0]
+
+        return lax.cond(x > 0, loop, lambda x: lox.log({"c": x}) and x, x)
+
+    x = jnp.array([1.0, -1.0])
+    _, inside = lox.spool(jax.vmap(f))(x)
+    _, outside = jax.vmap(lox.spool(f))(x)
+
+    np.testing.assert_array_equal(inside["c"].T[outside.valid["c"]], [1, 2, 3, -1])
+    np.testing.assert_array_equal(outside["c"][outside.valid["c"]], [1, 2, 3, -1])
+    np.testing.assert_array_equal(inside.valid["c"].T, outside.valid["c"])
+    assert inside.step["c"][:, 0].tolist() == [0, 1, 2]
+    assert inside.step.valid["c"][:, 1].tolist()[0] is False
