@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools as ft
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -94,9 +95,7 @@ class Walk:
         flush(len(program.eqns))
         outs = [read(atom) for atom in program.outvars]
         rows = {key: merge(key, parts) for key, parts in collected.items()}
-        # Logs carry no derivatives: a value whose derivative is infinite would otherwise
-        # spoil the gradient of a loop around it, even though nobody asks for its own.
-        return outs, jax.lax.stop_gradient(logdict.of(rows))
+        return outs, jax.tree.map(ft.partial(_observed, args), logdict.of(rows))
 
     def only(self, keys: frozenset[str]) -> "Walk":
         """Collect no other keys."""
@@ -185,6 +184,18 @@ def interpret(
     traced = walk.trace(fun, *args, **kwargs)
     outs, logs = walk(traced.jaxpr, *traced.args)
     return traced.output(outs), logs
+
+
+def _observed(inputs: tuple, x: Any) -> Any:
+    """Take the derivative from a logged value.
+
+    One that is infinite would otherwise spoil the gradient of a loop around it, even
+    though nobody asks for its own. An input that is logged as it is has none that could,
+    and JAX need not copy it out of a loop as long as it is the input itself.
+    """
+    if isinstance(x, np.ndarray) or any(x is given for given in inputs):
+        return x
+    return jax.lax.stop_gradient(x)
 
 
 def check(jaxpr: Any, seen: set[int] | None = None) -> None:
