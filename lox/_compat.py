@@ -141,7 +141,7 @@ def at(eqn: JaxprEqn):
 
 def where(eqn: JaxprEqn) -> str:
     """The user's line that made `eqn`."""
-    return _source_info.summarize(eqn.source_info)
+    return _source_info.summarize(eqn.source_info) or "a line that is not known"
 
 
 def is_dropped(var: Any) -> bool:

@@ -42,13 +42,13 @@ def _plain(x: jax.Array) -> jax.Array:
 
 
 @emit_p.def_impl
-def _impl(*args, form, callback):
+def _impl(*args, form, callback, **params):
     callback(jax.tree.unflatten(form, [np.asarray(x) for x in args]))
     return []
 
 
 def _lowering(host_call: Callable) -> Callable:
-    def lowered(*args, form, callback):
+    def lowered(*args, form, callback, **params):
         def deliver(*arrays):
             callback(jax.tree.unflatten(form, arrays))
 

@@ -71,8 +71,7 @@ def relog(record: Record) -> None:
 log_p, log_effect = record_primitive("lox_log")
 
 
-def _stranded(*args, form, **params):
-    keys = jax.tree.unflatten(form, args).keys
+def _stranded(*args, keys, **params):
     raise RuntimeError(
         f"The record of {listed(keys)} reached the compiler: it was captured for a "
         "transformation of lox, but something compiled or ran this part of the program "

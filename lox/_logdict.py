@@ -39,11 +39,12 @@ class logdict(dict[str, Any]):
         ({'loss': 0.5}, 3)
     """
 
-    _rows: dict[str, Rows]
+    _packed: tuple
+    _unpacked: dict[str, Rows] | None = None
 
     def __init__(self, data: Any = (), /, **steps: Mapping[str, Any]):
         super().__init__()
-        self._rows = {}
+        self._unpacked = {}
         for key, value in dict(data).items():
             own = {name: of[key] for name, of in steps.items() if key in of}
             self._rows[key] = _single(value, own)
@@ -189,7 +190,7 @@ class logdict(dict[str, Any]):
         self._rows.clear()
 
     def __getattr__(self, name: str) -> Steps:
-        rows = self.__dict__.get("_rows", {})
+        rows = self._rows
         if any(name in own.steps for own in rows.values()):
             return self._step(name)
         names = sorted({step for own in rows.values() for step in own.steps})
@@ -221,23 +222,33 @@ class logdict(dict[str, Any]):
             {key: own.masks[name] for key, own in rows if name in own.masks},
         )
 
-    def tree_flatten_with_keys(self) -> tuple[list, tuple[str, ...]]:
+    def tree_flatten_with_keys(self) -> tuple[list, tuple]:
         rows = self.rows()
-        named = [(jax.tree_util.DictKey(key), own) for key, own in rows.items()]
-        return named, tuple(rows)
+        values = [(jax.tree_util.DictKey(key), own.value) for key, own in rows.items()]
+        meta = [own.arrays() for own in rows.values()]
+        form = tuple(rows), tuple(own.form() for own in rows.values())
+        return [*values, (jax.tree_util.GetAttrKey("meta"), meta)], form
 
-    def tree_flatten(self) -> tuple[list, tuple[str, ...]]:
-        rows = self.rows()
-        return list(rows.values()), tuple(rows)
+    def tree_flatten(self) -> tuple[list, tuple]:
+        children, form = self.tree_flatten_with_keys()
+        return [child for _, child in children], form
 
     @classmethod
-    def tree_unflatten(cls, keys: tuple[str, ...], rows: Any) -> "logdict":
+    def tree_unflatten(cls, form: tuple, children: Any) -> "logdict":
+        *values, meta = children
         logs = cls.__new__(cls)
-        logs._rows = dict(zip(keys, rows, strict=True))
-        for key, own in logs._rows.items():
-            # JAX also unflattens with placeholders instead of rows.
-            dict.__setitem__(logs, key, own.value if isinstance(own, Rows) else own)
+        dict.update(logs, zip(form[0], values, strict=True))
+        logs._packed = values, meta, form
         return logs
+
+    @property
+    def _rows(self) -> dict[str, Rows]:
+        # Most logs that leave a jitted function are asked for their values alone.
+        if self._unpacked is None:
+            values, meta, (keys, forms) = self._packed
+            each = zip(keys, values, meta, forms, strict=True)
+            self._unpacked = {k: Rows(v, *arrays, *form) for k, v, arrays, form in each}
+        return self._unpacked
 
 
 class _Slice:

@@ -72,7 +72,8 @@ class Record:
 
 def bind(primitive: Primitive, record: Record, **params: Any) -> None:
     leaves, form = jax.tree.flatten(record)
-    primitive.bind(*leaves, form=form, **params)
+    # The hash of `form` does not tell keys apart, and JAX caches by the parameters.
+    primitive.bind(*leaves, form=form, **{**params, "keys": record.keys})
 
 
 def record_primitive(name: str) -> tuple[Primitive, _compat.RecordEffect]:
@@ -104,8 +105,7 @@ def record_primitive(name: str) -> tuple[Primitive, _compat.RecordEffect]:
         bind(primitive, record.replace(batch=(size, *record.batch)), **params)
         return [], []
 
-    def transpose(cotangents, *args, form, **params):
-        keys = jax.tree.unflatten(form, args).keys
+    def transpose(cotangents, *args, keys, **params):
         raise ValueError(
             f"{listed(keys)} holds a tangent, logged in a `custom_jvp` rule, and the "
             "function is being reverse-differentiated: tangents have no values then. Log "

@@ -86,11 +86,22 @@ class Rows:
             return 1
         return jnp.shape(jax.tree.leaves(self.value)[0])[self.lead]
 
+    def arrays(self) -> tuple:
+        """All that is an array, but for the value."""
+        return self.steps, self.valid, self.masks
+
+    def form(self) -> tuple:
+        """All that is known before the program runs, in the order of the attributes."""
+        return tuple(getattr(self, field) for field in _STATIC)
+
     def replace(self, **changes: Any) -> "Rows":
         return dataclasses.replace(self, **changes)
 
     def map(self, fun: Callable, **changes: Any) -> "Rows":
         return jax.tree.map(fun, self).replace(**changes)
+
+
+_STATIC = [f.name for f in dataclasses.fields(Rows) if f.metadata.get("static")]
 
 
 def concatenate(key: str, parts: Sequence[Rows]) -> Rows:

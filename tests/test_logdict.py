@@ -256,7 +256,7 @@ def test_it_is_a_pytree_whose_structure_can_be_compared(logs):
     assert list(doubled) == list(logs)
     assert doubled.step["loss"].tolist() == [0, 4, 8]
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(logs)]
-    assert paths[:2] == ["['loss'].value", "['loss'].steps['step']"]
+    assert paths[:4] == ["['loss']", "['rare']", "['total']", ".meta[0][0]['step']"]
 
 
 def test_copies_and_pickles_are_the_same(logs):

@@ -1,0 +1,84 @@
+# Everything needs Python >= 3.11 and make, nothing else: each target makes the virtual
+# environment that it runs in. `make help` lists the targets.
+
+PYTHON ?= $(shell tools/find-python)
+VENV   := .venv
+FUZZ   ?= 3000
+
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+PYTEST := python -m pytest
+
+# XLA's CPU back end can deadlock in jaxlib 0.10.2, with or without lox.
+CALM := case "$$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("jaxlib"))')" in \
+	0.10.2) export XLA_FLAGS="$$XLA_FLAGS --xla_cpu_enable_concurrency_optimized_scheduler=false";; esac;
+
+# $(call install,interpreter,environment,requirements)
+define install
+	@[ -n "$(1)" ] || exit 1
+	@echo "Setting up $(2) ($$($(1) --version))"
+	@rm -rf $(2)
+	@$(1) -m venv $(2)
+	@$(2)/bin/python -m pip install -qq --disable-pip-version-check -e '.[dev]' $(3)
+	@touch $(2)/.ready
+endef
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
+		awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
+
+.PHONY: demo
+demo: $(READY) ## Train a small network on 8 seeds and plot what it logged
+	@$(CALM) MPLBACKEND=agg $(BIN)/python examples/train.py
+
+.PHONY: test
+test: $(READY) ## Run the tests on the newest JAX
+	@$(BIN)/$(PYTEST) $(ARGS)
+
+.PHONY: test-jax
+test-jax: ## Run the tests on the oldest, a middle and the newest JAX
+	@failed=; \
+	for jax in 0.7.2 0.10.2 newest; do \
+		echo "== JAX $$jax"; \
+		$(MAKE) --no-print-directory test-jax-$$jax || failed="$$failed $$jax"; \
+	done; \
+	[ -z "$$failed" ] || { echo "Failed on JAX:$$failed" >&2; exit 1; }
+
+test-jax-%: .venv-jax-%/.ready
+	@$(<D)/bin/$(PYTEST) $(ARGS)
+
+.PHONY: coverage
+coverage: $(READY) ## Run the tests and show the lines and branches that they miss
+	@$(BIN)/$(PYTEST) --cov $(ARGS)
+
+.PHONY: fuzz
+fuzz: $(READY) ## Compare FUZZ=3000 random programs with their eager runs
+	@LOX_FUZZ=$(FUZZ) $(BIN)/$(PYTEST) tests/test_truth.py $(ARGS)
+
+.PHONY: bench
+bench: $(READY) ## Measure what lox costs; ARGS=--write updates benchmarks/README.md
+	@$(CALM) $(BIN)/python benchmarks/run.py $(ARGS)
+
+.PHONY: lint
+lint: $(READY) ## Run ruff and pyright
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
+
+.PHONY: clean
+clean: ## Remove the environments and all that was built
+	rm -rf .venv .venv-jax-* build dist .coverage .pytest_cache .ruff_cache
+	find lox tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml
+	$(call install,$(PYTHON),$(VENV))
+
+.venv-jax-0.7.2/.ready: pyproject.toml
+	$(call install,$(shell tools/find-python 3.11),$(@D),jax==0.7.2)
+
+.venv-jax-0.10.2/.ready: pyproject.toml
+	$(call install,$(shell tools/find-python 3.12 3.13 3.11),$(@D),jax==0.10.2)
+
+.venv-jax-newest/.ready: pyproject.toml
+	$(call install,$(shell tools/find-python),$(@D))

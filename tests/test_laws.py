@@ -1,0 +1,441 @@
+"""The laws of lox over the catalogue of programs."""
+
+import functools as ft
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import pytest
+from programs import PROGRAMS, Program, logged
+from truth import (
+    assert_logs,
+    assert_trees_close,
+    by_key,
+    run,
+    run_each,
+    without_logs,
+)
+
+import lox
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+every = pytest.mark.parametrize("p", PROGRAMS, ids=lambda p: p.name)
+some = pytest.mark.parametrize("p", PROGRAMS[::5], ids=lambda p: p.name)
+differentiable = pytest.mark.parametrize(
+    "p", [p for p in PROGRAMS if p.grad], ids=lambda p: p.name
+)
+
+
+# 1, 2: the result is the same, the rows are those of the eager run --------------------
+
+
+@every
+def test_spool_gives_what_the_eager_run_logs(p: Program, capsys):
+    out, logs = lox.spool(p.fun)(p.x)
+
+    check(p, out, logs)
+    jax.effects_barrier()
+    assert capsys.readouterr().out == ""
+
+
+@every
+def test_nolog_leaves_the_result_alone_and_prints_nothing(p: Program, capsys):
+    out = lox.nolog(p.fun)(p.x)
+    under_jit = jax.jit(lox.nolog(p.fun))(p.x)
+
+    jax.effects_barrier()
+    assert capsys.readouterr().out == ""
+    assert_trees_close(out, result(p))
+    assert_trees_close(under_jit, result(p))
+
+
+@every
+def test_the_default_leaves_the_result_alone_and_prints_if_there_is_a_log(
+    p: Program, capsys
+):
+    out = jax.jit(p.fun)(p.x)
+
+    jax.effects_barrier()
+    printed = capsys.readouterr().out
+    assert_trees_close(out, result(p))
+    if p.name != "inner_spool_that_keeps_logs":  # what is kept is not printed
+        assert bool(printed) == any(record.data for record in records(p))
+
+
+@every
+def test_nothing_is_left_for_a_second_spool(p: Program):
+    (out, logs), outer = lox.spool(lox.spool(p.fun))(p.x)
+
+    check(p, out, logs)
+    assert not outer
+
+
+@every
+def test_kept_logs_are_heard_twice(p: Program):
+    (out, logs), outer = lox.spool(lox.spool(p.fun, keep_logs=True))(p.x)
+
+    check(p, out, logs)
+    check(p, out, outer)
+
+
+# 3: vmap --------------------------------------------------------------------------------
+
+
+@every
+def test_spool_of_vmap_gives_what_each_example_logs(p: Program):
+    out, logs = jax.jit(lox.spool(jax.vmap(p.fun)))(p.xs)
+
+    assert_trees_close(out, result_of_each(p))
+    assert_logs(logs, records_of_each(p), natural=p.is_natural)
+    assert set(logs.valid) == p.masked
+
+
+@every
+def test_vmap_of_spool_gives_what_each_example_logs(p: Program):
+    out, logs = jax.jit(jax.vmap(lox.spool(p.fun)))(p.xs)
+
+    assert_trees_close(out, result_of_each(p))
+    assert_logs(logs, records_of_each(p), natural=p.is_natural, batch_first=True)
+    assert set(logs.valid) == p.masked
+
+
+# 4: grad --------------------------------------------------------------------------------
+
+
+@differentiable
+def test_spool_of_grad_gives_what_the_eager_gradient_logs(p: Program):
+    slope, logs = jax.jit(lox.spool(jax.grad(total_of(p.fun))))(p.x)
+
+    assert_trees_close(slope, slope_of(p))
+    _, expected = run(jax.grad(total_of(p.truth)), p.x)
+    assert_logs(logs, expected, natural=p.is_natural)
+
+
+@differentiable
+def test_grad_of_spool_gives_the_primal_records_and_the_same_slope(p: Program):
+    def fun(x):
+        out, logs = lox.spool(p.fun)(x)
+        return total(out), (out, logs)
+
+    slope, (out, logs) = jax.jit(jax.grad(fun, has_aux=True))(p.x)
+
+    assert_trees_close(slope, slope_of(p))
+    check(p, out, logs)
+
+
+@differentiable
+def test_jvp_and_linearize_of_spool_give_the_primal_records(p: Program):
+    def tangent():
+        return jnp.ones_like(p.x)  # a new one each time: the program may donate it
+
+    (out, logs), push = jax.linearize(lox.spool(p.fun), p.x)
+    check(p, out, logs)
+    try:
+        _, expected = jax.jvp(jax.jit(bare(p)), (p.x,), (tangent(),))
+    except TypeError:  # a custom vjp
+        return
+    assert_trees_close(push(tangent())[0], expected)
+    (out, logs), (found, _) = jax.jvp(lox.spool(p.fun), (p.x,), (tangent(),))
+    check(p, out, logs)
+    assert_trees_close(found, expected)
+
+
+@differentiable
+def test_grad_of_vmap_of_spool_gives_the_primal_records(p: Program):
+    def fun(xs):
+        out, logs = jax.vmap(lox.spool(p.fun))(xs)
+        return total(out), logs
+
+    _, logs = jax.jit(jax.grad(fun, has_aux=True))(p.xs)
+
+    assert_logs(logs, records_of_each(p), natural=p.is_natural, batch_first=True)
+
+
+# 5: jit ---------------------------------------------------------------------------------
+
+
+@every
+def test_jit_before_and_after_spool_agree(p: Program):
+    for fun in (jax.jit(lox.spool(p.fun)), lox.spool(jax.jit(p.fun))):
+        check(p, *fun(p.x))
+        check(p, *fun(p.x))
+
+
+# 7: a record is delivered, or an error names it -----------------------------------------
+
+
+def raises(error, *words):
+    return pytest.raises(error, match="(?s)" + ".*".join(words))
+
+
+def test_a_log_in_a_while_loop_is_an_error_that_names_the_key():
+    def fun(x):
+        return jax.lax.while_loop(lambda x: x < 9, lambda x: logged("k", 2 * x), x)
+
+    for spooled in (lox.spool(fun), jax.jit(lox.spool(fun)), lox.spool(jax.jit(fun))):
+        with raises(Exception, "k.*while_loop|while_loop.*k"):
+            spooled(1.0)
+    assert jax.jit(lox.nolog(fun))(1.0) == 16
+
+
+def test_a_log_in_the_condition_of_a_while_loop_is_an_error():
+    def fun(x):
+        return jax.lax.while_loop(lambda x: logged("k", x) < 9, lambda x: 2 * x, x)
+
+    with raises(Exception, "'k'"):
+        lox.spool(fun)(1.0)
+
+
+def test_a_log_in_a_loop_with_dynamic_bounds_is_an_error_that_names_the_key():
+    def fun(n):
+        return jax.lax.fori_loop(0, n, lambda i, x: logged("k", 2 * x), 1.0)
+
+    with raises(Exception, "'k'"):
+        jax.jit(lox.spool(fun))(3)
+
+
+def test_a_log_in_a_vmapped_while_loop_is_an_error():
+    def fun(x):
+        return jax.lax.while_loop(lambda x: x < 9, lambda x: logged("k", 2 * x), x)
+
+    with raises(Exception, "'k'"):
+        lox.spool(jax.vmap(fun))(jnp.arange(1.0, 3.0))
+
+
+def test_a_log_in_shard_map_is_an_error_that_names_the_key():
+    auto = jax.sharding.AxisType.Auto
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(auto,))
+    spec = jax.sharding.PartitionSpec("i")
+    fun = jax.shard_map(
+        lambda x: logged("k", 2 * x), mesh=mesh, in_specs=spec, out_specs=spec
+    )
+
+    for spooled in (lox.spool(fun), jax.jit(lox.spool(fun)), lox.spool(jax.jit(fun))):
+        with raises(Exception, "'k'"):
+            spooled(jnp.arange(2.0))
+    assert list(jax.jit(lox.nolog(fun))(jnp.arange(2.0))) == [0, 2]
+
+
+def test_a_log_in_a_primitive_without_a_rule_is_an_error_that_names_both():
+    fun = jax.lax.composite(lambda x: 2 * logged("k", x), name="my.double")
+
+    with raises(NotImplementedError, "composite"):
+        lox.spool(fun)(1.0)
+    with raises(NotImplementedError, "'k'"):
+        jax.jit(lox.spool(fun))(1.0)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
+def test_a_tangent_that_is_logged_under_grad_is_an_error_that_names_the_key(wrap):
+    with raises(Exception, "'tangent'"):
+        lox.spool(jax.grad(wrap(tangent_logger())))(1.0)
+    with raises(Exception, "'tangent'"):
+        jax.jit(lox.spool(jax.grad(wrap(tangent_logger()))))(1.0)
+
+
+def test_a_tangent_can_be_logged_under_jvp():
+    fun = ft.partial(jax.jvp, tangent_logger())
+    for spooled in (lox.spool(fun), jax.jit(lox.spool(fun))):
+        _, logs = spooled((jnp.float32(1.0),), (jnp.float32(2.0),))
+        assert logs.data == {"x": 1, "tangent": 2}
+
+
+def test_what_is_traced_while_silent_holds_no_logs():
+    with lox.silent():
+        jaxpr = jax.make_jaxpr(ft.partial(logged, "x"))(1.0)
+
+    run_again = lambda x: jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, x)  # noqa: E731
+    _, logs = lox.spool(run_again)(jnp.float32(1.0))
+    assert not logs
+
+
+def test_one_key_with_two_shapes_or_dtypes_is_an_error_that_names_both():
+    def shapes(x):
+        lox.log({"k": x})
+        lox.log({"k": jnp.stack([x, x])})
+
+    def dtypes(x):
+        step = lambda c, i: (logged("k", i), None)  # noqa: E731
+        jax.lax.scan(step, 0, jnp.arange(3))
+        lox.log({"k": x})
+
+    with raises(Exception, "'k'", r"float32\[\]", r"float32\[2\]"):
+        lox.spool(shapes)(jnp.float32(1))
+    with raises(Exception, "'k'", "int32", "float32"):
+        lox.spool(dtypes)(jnp.float32(1))
+
+
+def test_branches_that_log_one_key_in_two_shapes_are_an_error_that_names_both():
+    def fun(x):
+        one, two = (lambda x: logged("k", x), lambda x: logged("k", x[None])[0])
+        return jax.lax.cond(x > 0, one, two, x)
+
+    with raises(Exception, "'k'", r"float32\[1?\]", r"float32\[1?\]"):
+        lox.spool(fun)(jnp.float32(1))
+
+
+# 8: twice, in any order, from several threads; nothing cached is changed ------------------
+
+
+@every
+def test_calls_of_any_kind_do_not_disturb_each_other(p: Program):
+    jitted = jax.jit(p.fun)
+    before = str(jax.make_jaxpr(jitted)(p.x))
+    spooled, silent = lox.spool(jitted), lox.nolog(jitted)
+
+    check(p, *spooled(p.x))
+    assert_trees_close(jitted(p.x), result(p))
+    assert_trees_close(silent(p.x), result(p))
+    check(p, *spooled(p.x))
+    check(p, *lox.spool(jitted)(p.x))
+    if p.grad:
+        grad = jax.grad(total_of(jitted))
+        with lox.silent():
+            assert_trees_close(grad(p.x), slope_of(p))
+        lox.spool(grad)(p.x)
+        with lox.silent():
+            assert_trees_close(grad(p.x), slope_of(p))
+        check(p, *spooled(p.x))
+    assert str(jax.make_jaxpr(jitted)(p.x)) == before
+
+
+@some
+def test_two_threads_do_not_disturb_each_other(p: Program):
+    jitted = jax.jit(p.fun)
+    records(p)
+
+    def work(thread):
+        for turn in range(3):
+            if (thread + turn) % 2:
+                check(p, *lox.spool(jitted)(p.x))
+                check(p, *lox.spool(p.fun)(p.x))
+            else:
+                assert_trees_close(lox.nolog(jitted)(p.x), result(p))
+                check(p, *jax.jit(lox.spool(p.fun))(p.x))
+
+    result(p)  # made here: it replaces `lox.log` for a moment
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, range(2)))
+
+
+# Shapes, structure, ahead of time ---------------------------------------------------------
+
+
+@every
+def test_keys_come_in_the_order_of_the_first_log_and_have_the_stated_tags(p: Program):
+    _, logs = jax.eval_shape(lox.spool(p.fun), p.x)
+
+    expected = by_key(records(p))
+    if not p.masked:
+        assert list(logs) == list(expected) or p.name == "scan_of_length_0"
+    for key, found in expected.items():
+        if key not in p.masked:
+            assert set(logs.tags[key]) == {tag for r in found for tag in r.tags}
+
+
+@every
+def test_eval_shape_agrees_with_the_run_and_prints_nothing(p: Program, capsys):
+    shapes = jax.eval_shape(lox.spool(p.fun), p.x)
+    real = lox.spool(p.fun)(p.x)
+
+    assert jax.tree.structure(shapes) == jax.tree.structure(real)
+    as_shape = lambda a: (jnp.shape(a), jnp.asarray(a).dtype)  # noqa: E731
+    found = jax.tree.map(lambda a: (a.shape, a.dtype), shapes)
+    assert found == jax.tree.map(as_shape, real)
+    jax.effects_barrier()
+    assert capsys.readouterr().out == ""
+
+
+@some
+def test_it_compiles_ahead_of_time(p: Program):
+    check(p, *jax.jit(lox.spool(p.fun)).lower(p.x).compile()(p.x))
+    compiled = jax.jit(lox.nolog(p.fun)).lower(p.x).compile()
+    assert_trees_close(compiled(p.x), result(p))
+
+
+def exportable(p: Program) -> bool:
+    return p.name != "a_callback_of_the_program"  # JAX cannot export host calls
+
+
+@pytest.mark.parametrize("p", [p for p in PROGRAMS if exportable(p)], ids=lambda p: p.name)
+def test_it_can_be_exported(p: Program):
+    exported = jax.export.export(jax.jit(lox.spool(p.fun)))(p.x)
+    bare = jax.export.export(jax.jit(lox.nolog(p.fun)))(p.x)
+
+    check(p, *exported.call(p.x))
+    assert_trees_close(bare.call(p.x), result(p))
+
+
+@some
+def test_logs_can_be_pickled(p: Program):
+    out, logs = lox.spool(p.fun)(p.x)
+    if any(jnp.issubdtype(a.dtype, jax.dtypes.prng_key) for a in jax.tree.leaves(logs)):
+        pytest.skip("JAX does not pickle typed PRNG keys.")
+
+    check(p, out, pickle.loads(pickle.dumps(logs)))
+
+
+# Helpers ----------------------------------------------------------------------------------
+
+
+def check(p: Program, out, logs) -> None:
+    """The result is that of `p` without logs, the logs are those of its eager run."""
+    assert_trees_close(out, result(p))
+    assert_logs(logs, records(p), natural=p.is_natural)
+    assert set(logs.valid) == p.masked
+
+
+@ft.cache
+def records(p: Program):
+    return run(p.truth, p.x)[1]
+
+
+@ft.cache
+def records_of_each(p: Program):
+    return run_each(p.truth, p.xs)[1]
+
+
+@ft.cache
+def result(p: Program):
+    return jax.jit(bare(p))(p.x)
+
+
+@ft.cache
+def result_of_each(p: Program):
+    return jax.jit(bare(p, jax.vmap))(p.xs)
+
+
+@ft.cache
+def slope_of(p: Program):
+    return jax.jit(bare(p, lambda fun: jax.grad(total_of(fun))))(p.x)
+
+
+def bare(p: Program, transform=lambda fun: fun):
+    """`p` without logs; one that computes with its own logs needs them."""
+    return transform(p.equivalent) if p.equivalent else without_logs(transform(p.fun))
+
+
+def total_of(fun):
+    return lambda x: total(fun(x))
+
+
+def total(out):
+    """A number that depends on all floats in `out`."""
+    leaves = [a for a in jax.tree.leaves(out) if jnp.issubdtype(a.dtype, jnp.floating)]
+    return sum((jnp.sum(jnp.sin(a)) for a in leaves), start=jnp.float32(0))
+
+
+def tangent_logger():
+    @jax.custom_jvp
+    def fun(x):
+        return jnp.sin(x)
+
+    @fun.defjvp
+    def _(primals, tangents):
+        (x,), (t,) = primals, tangents
+        lox.log({"x": x})
+        lox.log({"tangent": t})
+        return fun(x), t * jnp.cos(x)
+
+    return fun

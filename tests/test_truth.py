@@ -1,0 +1,99 @@
+"""Random programs against the eager truth, in every composition of transformations.
+
+`LOX_FUZZ` says how many, `LOX_FUZZ_START` which seed is the first.
+"""
+
+import os
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import pytest
+from random_programs import Node, Scope, random_program
+from truth import assert_logs, assert_trees_close, run, run_each, without_logs
+
+import lox
+
+COUNT = int(os.environ.get("LOX_FUZZ", "300"))
+START = int(os.environ.get("LOX_FUZZ_START", "0"))
+EXAMPLES = [
+    jnp.array([0.7, 0.1, -0.4]),
+    jnp.array([[0.7, -0.2], [0.1, 0.3], [-0.9, 0.4]]),
+]
+
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+@pytest.mark.parametrize("seed", range(START, START + COUNT))
+def test_a_random_program_logs_what_its_eager_run_logs(seed):
+    program = random_program(seed)
+    try:
+        check(program, EXAMPLES[seed % 2])
+    except Exception as error:
+        if not compiles(of(program), EXAMPLES[seed % 2]):
+            pytest.skip("JAX cannot compile this program, also without logs.")
+        error.add_note(f"\nThe program of seed {seed}:\n{program}")
+        raise
+
+
+def check(program: Node, xs: jax.Array) -> None:
+    counts, x, margins = program.counts(), xs[0], []
+
+    def natural(key):
+        return counts[key].most == 1 and not counts[key].looped
+
+    def agree(found, truth, batch_first=False):
+        (out, logs), (expected, records) = found, truth
+        assert_trees_close(out, expected, tol=1e-3)
+        assert_logs(logs, records, natural=natural, batch_first=batch_first, tol=1e-3)
+
+    fun, noted = of(program), of(program, margins)
+    truth = run(noted, x)
+    truth_of_each = run_each(noted, xs)
+    truth_of_grad = run(jax.grad(total(noted)), x)
+    if min(margins, default=1) < 1e-3:
+        pytest.skip("A condition is so close that rounding decides.")
+
+    jitted = jax.jit(fun)
+    agree(lox.spool(jitted)(x), truth)
+    plain = jitted(x)
+    agree(lox.spool(jitted)(x), truth)
+    assert_trees_close(plain, truth[0], tol=1e-3)
+
+    spooled = jax.jit(lox.spool(fun))
+    agree(spooled(x), truth)
+    agree(spooled(xs[1]), run(noted, xs[1]))
+
+    agree(jax.jit(lox.spool(jax.vmap(fun)))(xs), truth_of_each)
+    agree(jax.jit(jax.vmap(lox.spool(fun)))(xs), truth_of_each, batch_first=True)
+
+    agree(jax.jit(lox.spool(jax.grad(total(fun))))(x), truth_of_grad)
+    slope, (out, logs) = jax.jit(jax.grad(spooled_total(fun), has_aux=True))(x)
+    agree((out, logs), truth)
+    assert_trees_close(slope, truth_of_grad[0], tol=1e-3)
+
+
+def of(program: Node, margins: list | None = None) -> Callable:
+    return lambda x: program.run(x, Scope(x, jnp.int32(0), margins))
+
+
+def total(fun: Callable) -> Callable:
+    return lambda x: jnp.sum(fun(x))
+
+
+def spooled_total(fun: Callable) -> Callable:
+    def with_logs(x):
+        out, logs = lox.spool(fun)(x)
+        return jnp.sum(out), (out, logs)
+
+    return with_logs
+
+
+def compiles(fun: Callable, xs: jax.Array) -> bool:
+    try:
+        for plain, x in ((jax.vmap(fun), xs), (jax.grad(total(fun)), xs[0])):
+            jax.jit(without_logs(plain)).lower(x)
+    except Exception:
+        return False
+    return True
