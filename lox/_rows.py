@@ -221,7 +221,7 @@ def _aligned(rows: Rows, target: Rows) -> Rows:
         wide = lax.expand_dims(x, missing)
         return jnp.broadcast_to(wide, front + target.batch + rest)
 
-    return rows.map(align)
+    return rows.map(align, batch=target.batch, ndim=target.ndim)
 
 
 def _embedding(small: tuple[int, ...], large: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -114,3 +114,15 @@ def test_a_scan_in_a_vmapped_branch():
     np.testing.assert_array_equal(inside.valid["c"].T, outside.valid["c"])
     assert inside.step["c"][:, 0].tolist() == [0, 1, 2]
     assert inside.step.valid["c"][:, 1].tolist()[0] is False
+
+
+def test_rows_of_an_unbatched_loop_beside_batched_ones():
+    def f(x):
+        lax.fori_loop(0, 2, lambda i, c: lox.log({"m": 2.5}) and c, 0)
+        lox.log({"m": x}, at=x)
+
+    _, logs = lox.spool(jax.vmap(f))(jnp.arange(3.0))
+
+    assert logs["m"].tolist() == [[2.5] * 3, [2.5] * 3, [0.0, 1.0, 2.0]]
+    assert logs.at["m"][2].tolist() == [0.0, 1.0, 2.0]
+    assert logs.at.valid["m"].tolist() == [[False] * 3, [False] * 3, [True] * 3]

@@ -69,7 +69,7 @@ def slope(fun):
     return jax.grad(total)
 
 
-# spool costs what metrics carried by hand cost ------------------------------------------
+# spool costs what metrics carried by hand cost ----------------------------------------
 # By hand a step is carried once for each key, as logs have it.
 
 
@@ -85,7 +85,7 @@ def scan(x):
 def scan_by_hand(x):
     def step(carry, a):
         carry = jnp.tanh(carry @ carry + a)
-        return carry, (jnp.mean(carry), a, jnp.sum(carry**2), a)
+        return carry, (jnp.mean(carry), jnp.sum(carry**2), a, a)
 
     return jax.lax.scan(step, x, jnp.arange(100.0))
 
@@ -138,9 +138,24 @@ def grad_in_a_scan_by_hand(x):
 
     def update(w, i):
         (loss, mean), grads = jax.value_and_grad(loss_of, has_aux=True)(w)
-        return w - 0.1 * grads, (mean, loss, i, jnp.sum(grads**2), i)
+        return w - 0.1 * grads, (mean, loss, jnp.sum(grads**2), i, i)
 
     return jax.lax.scan(update, jnp.eye(16), jnp.arange(50))
+
+
+def grad_in_a_scan_of_seeds_by_hand(x):
+    def loss_of(w, x):
+        hidden = jnp.tanh(x @ w)
+        return jnp.mean((hidden - 0.5) ** 2), jnp.mean(hidden)
+
+    def update(w, i):
+        value_and_grad = jax.vmap(jax.value_and_grad(loss_of, has_aux=True))
+        (loss, mean), grads = value_and_grad(w, x)
+        steps = jnp.broadcast_to(i, loss.shape)
+        return w - 0.1 * grads, (mean, loss, jnp.sum(grads**2, (1, 2)), steps, steps)
+
+    start = jnp.broadcast_to(jnp.eye(16), x.shape)
+    return jax.lax.scan(update, start, jnp.arange(50))
 
 
 X = jnp.linspace(0.0, 1.0, 256).reshape(16, 16)
@@ -156,7 +171,7 @@ PAIRS = {
     ),
     "vmap over seeds, inside": (
         lox.spool(jax.vmap(grad_in_a_scan)),
-        jax.vmap(grad_in_a_scan_by_hand, out_axes=(0, 1)),
+        grad_in_a_scan_of_seeds_by_hand,
         SEEDS,
     ),
 }

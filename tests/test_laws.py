@@ -79,7 +79,7 @@ def test_kept_logs_are_heard_twice(p: Program):
     check(p, out, outer)
 
 
-# 3: vmap --------------------------------------------------------------------------------
+# 3: vmap ------------------------------------------------------------------------------
 
 
 @every
@@ -100,7 +100,7 @@ def test_vmap_of_spool_gives_what_each_example_logs(p: Program):
     assert set(logs.valid) == p.masked
 
 
-# 4: grad --------------------------------------------------------------------------------
+# 4: grad ------------------------------------------------------------------------------
 
 
 @differentiable
@@ -152,7 +152,25 @@ def test_grad_of_vmap_of_spool_gives_the_primal_records(p: Program):
     assert_logs(logs, records_of_each(p), natural=p.is_natural, batch_first=True)
 
 
-# 5: jit ---------------------------------------------------------------------------------
+def test_a_log_never_turns_a_gradient_into_nan():
+    """Logs carry no derivatives: that of the norm at 0 is infinite."""
+
+    def fun(x):
+        def step(carry, a):
+            lox.log({"norm": jnp.sqrt(jnp.sum(x * x))})
+            return carry + jnp.sum(x * a), None
+
+        return jax.lax.scan(step, 0.0, jnp.arange(3.0))[0]
+
+    slope, logs = jax.jit(jax.grad(lox.spool(fun), has_aux=True))(jnp.zeros(2))
+    assert list(slope) == [3, 3]
+    assert list(logs["norm"]) == [0, 0, 0]
+    slope, logs = lox.spool(jax.grad(fun))(jnp.zeros(2))
+    assert list(slope) == [3, 3]
+    assert list(logs["norm"]) == [0, 0, 0]
+
+
+# 5: jit -------------------------------------------------------------------------------
 
 
 @every
@@ -162,7 +180,7 @@ def test_jit_before_and_after_spool_agree(p: Program):
         check(p, *fun(p.x))
 
 
-# 7: a record is delivered, or an error names it -----------------------------------------
+# 7: a record is delivered, or an error names it ---------------------------------------
 
 
 def raises(error, *words):
@@ -275,7 +293,7 @@ def test_branches_that_log_one_key_in_two_shapes_are_an_error_that_names_both():
         lox.spool(fun)(jnp.float32(1))
 
 
-# 8: twice, in any order, from several threads; nothing cached is changed ------------------
+# 8: twice, in any order, from several threads; nothing cached is changed --------------
 
 
 @every
@@ -319,7 +337,7 @@ def test_two_threads_do_not_disturb_each_other(p: Program):
         list(pool.map(work, range(2)))
 
 
-# Shapes, structure, ahead of time ---------------------------------------------------------
+# Shapes, structure, ahead of time -----------------------------------------------------
 
 
 @every
@@ -376,7 +394,7 @@ def test_logs_can_be_pickled(p: Program):
     check(p, out, pickle.loads(pickle.dumps(logs)))
 
 
-# Helpers ----------------------------------------------------------------------------------
+# Helpers ------------------------------------------------------------------------------
 
 
 def check(p: Program, out, logs) -> None:

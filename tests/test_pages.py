@@ -20,7 +20,7 @@ def f(x):
     return x + 1.0
 
 
-# lox.spool ------------------------------------------------------------------------------
+# lox.spool ----------------------------------------------------------------------------
 
 
 def test_spool():
@@ -68,7 +68,7 @@ def test_keep_logs():
     assert str(logs) == "{'x': 1.0}"
 
 
-# The sharp bits -------------------------------------------------------------------------
+# The sharp bits -----------------------------------------------------------------------
 
 
 def test_branches_that_log_different_things():
@@ -123,7 +123,7 @@ def test_an_argname_is_a_whole_key():
     assert str(lox.spool(g, argnames="xy")(1.0)[1]) == "{'xy': 2.0}"
 
 
-# Quick start ------------------------------------------------------------------------------
+# Quick start --------------------------------------------------------------------------
 
 
 def test_basic_api(capsys):
@@ -171,7 +171,7 @@ def test_logdicts(capsys):
     assert isinstance(logs, dict)
 
 
-# Accelerated logging in JAX -----------------------------------------------------------------
+# Accelerated logging in JAX -----------------------------------------------------------
 
 
 def test_the_table_of_the_first_example():
