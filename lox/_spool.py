@@ -78,7 +78,7 @@ def _spool(handler: Collect, prefix: str, fun: Callable, *args: Any, **kwargs: A
         prefix + key: own.replace(path=(), sure=True, where=Where())
         for key, own in logs.rows().items()
     }
-    return traced.output(outs), logdict.of(rows)
+    return traced.output(outs), jax.lax.stop_gradient(logdict.of(rows))
 
 
 def _spooled_jit(fun: Any, spooling: Callable, options: tuple) -> Callable:

@@ -3,8 +3,8 @@
 import importlib.metadata
 import os
 
-# Plain programs deadlock on the CPU back end of jaxlib 0.10 without this flag; other versions do not need it, and
-# XLA ends the process over a flag that it does not know.
+# Plain programs deadlock on the CPU back end of jaxlib 0.10 without this flag; other
+# versions do not need it, and XLA ends the process over a flag that it does not know.
 FLAG = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 if importlib.metadata.version("jaxlib").startswith("0.10."):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAG}".strip()

@@ -799,7 +799,7 @@ def checkpoint_of_jit_called_twice(x):
 
 
 def tripled_jvp(key):
-    """The derivative of sin, tripled, so that one sees whether the rule is in force; the rule calls the function."""
+    """A sine that logs; its rule triples the derivative, so that one sees it is used."""
 
     @jax.custom_jvp
     def fun(x):
@@ -814,7 +814,7 @@ def tripled_jvp(key):
 
 
 def tripled_vjp(key, forward_key=None, backward_key=None):
-    """The same as a vjp; its forward rule logs as the function does, or under another key."""
+    """The same with a vjp, whose rules may log under keys of their own."""
 
     def primal(x):
         return jnp.sin(logged(key, x))
@@ -1551,7 +1551,7 @@ def rejection_sampling(x):
 
 @program(masked="return")
 def actor_and_critic(x):
-    """The shape of a PPO: an environment loop in an update loop, epochs of minibatches, a reversed scan, vmaps."""
+    """The shape of a PPO: rollouts, a reversed scan, minibatches, in a loop of updates."""
 
     def env_step(env, action):
         env = {"s": jnp.sin(env["s"] + action), "t": env["t"] + 1}

@@ -1,4 +1,4 @@
-"""What the pages on lox show, as they show it, with the corrections in the specification."""
+"""What the pages on lox show, as they show it, with the corrections of SPEC.md."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The independent truth: run a program eagerly, write down every `log` call, compare logs with what was written."""
+"""The independent truth: an eager run that writes down every `log` call."""
 
 import contextlib
 import dataclasses
@@ -17,7 +17,7 @@ import lox
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """One call of `log`: concrete values, and which example of each `vmap` around it logged."""
+    """One call of `log`, and which example of each `vmap` around it made it."""
 
     data: dict[str, Any]
     steps: dict[str, Any]
@@ -33,7 +33,7 @@ class Record:
 
 
 class Recorder:
-    """Stands in for `lox` and for those transformations of JAX that an eager run cannot show as they are."""
+    """Stands in for `lox`, and for what JAX cannot do eagerly, example by example."""
 
     def __init__(self):
         self.records: list[Record] = []
@@ -169,13 +169,15 @@ def assert_logs(
     batch_first: bool = False,
     tol: float = 1e-4,
 ) -> None:
-    """Check that `logs` holds just `records`: values, dtypes, steps and tags, row by row, example by example.
+    """Check that `logs` are `records`, row by row and example by example.
+
+    That is their values, dtypes, steps and tags.
 
     Args:
         logs: What `spool` returned.
         records: What the eager run wrote down.
         natural: Says whether a key has the shape it was logged with, and no time axis.
-        batch_first: The first axis is that of the examples (`vmap(spool(f))`), time comes after it.
+        batch_first: The examples come before time, as in `vmap(spool(f))`.
         tol: Relative and absolute, for floats; the compiler may reorder what it adds up.
     """
     expected = by_key(records)
@@ -295,7 +297,10 @@ def assert_trees_close(found: Any, expected: Any, *, tol: float = 1e-4) -> None:
 def row_block(
     array: np.ndarray, *, shape: tuple, lane: tuple, sizes: tuple, timed: bool
 ) -> np.ndarray:
-    """The rows (time, *shape) of one example; axes for a `vmap` that the key does not depend on are missing."""
+    """The rows (time, *shape) of one example.
+
+    There is no axis for a `vmap` that the key does not depend on.
+    """
     array = array if timed else array[None]
     axes = array.shape[1 : array.ndim - len(shape)]
     assert array.shape[1 + len(axes) :] == shape, (
@@ -315,7 +320,7 @@ def keep(rows: np.ndarray, mask: Any) -> np.ndarray:
 
 
 def by_key(records: Sequence[Record], field: str = "data") -> dict[str, list]:
-    """For each key, in the order of the first log, its records (or, with `raw`, their values)."""
+    """For each key, in the order of the first log, its records (`raw`: their values)."""
     found: dict[str, list] = {}
     for record in records:
         for key in record.data:
