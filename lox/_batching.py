@@ -17,14 +17,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Literal
+from jax.extend.core import Literal, jaxpr_as_fun
 from jax.interpreters import batching
 
 from . import _compat
 from ._handlers import Anchor, Mask
 from ._interpret import Walk
 from ._rows import Branch
-from ._stage import split, stage
+from ._stage import carry_predicate, split, stage
 
 _numbers = it.count()
 
@@ -53,7 +53,8 @@ def _batched_cond(original: Callable, axis, args, dims, *, branches, **params):
 def _batched_while(original: Callable, axis, args, dims, **params):
     cond, body = params["cond_jaxpr"], params["body_jaxpr"]
     sizes = params["cond_nconsts"], params["body_nconsts"]
-    # A predicate that is batched already has masked the records.
+    # A predicate that is batched already has masked the records. Otherwise the records are
+    # masked by its value, which is carried along: asked twice, it might log twice.
     if (
         cond.out_avals[0].shape
         or not _holds_records(cond, body)
@@ -61,17 +62,28 @@ def _batched_while(original: Callable, axis, args, dims, **params):
     ):
         return original(axis, args, dims, **params)
 
-    def masked_body(cond_consts, body_consts, carry):
-        running = Walk(Mask(jnp.zeros((), bool)))(cond, *cond_consts, *carry)[0][0]
-        return Walk(Mask(running))(body, *body_consts, *carry)[0]
+    predicate = carry_predicate(params)
+    jaxpr = predicate["body_jaxpr"]
 
-    cond_avals, body_avals = cond.in_avals[: sizes[0]], body.in_avals[: sizes[1]]
-    new = stage(masked_body, cond_avals, body_avals, body.in_avals[sizes[1] :]).jaxpr
+    def masked(*args):
+        running = args[sum(sizes)]
+        return Walk(Mask(running))(jaxpr, *args)[0]
+
     cond_args, body_args, init = split(list(zip(args, dims, strict=True)), *sizes)
-    # The body asks the predicate, too.
-    operands = [*cond_args, *cond_args, *body_args, *init]
-    params = {**params, "body_nconsts": sum(sizes), "body_jaxpr": new}
-    return original(axis, [x for x, _ in operands], [dim for _, dim in operands], **params)
+    values, axes = zip(*cond_args, *init, strict=True)
+    vmap = ft.partial(
+        jax.vmap,
+        axis_size=axis.size,
+        axis_name=axis.name,
+        spmd_axis_name=axis.spmd_name,
+    )
+    (running,) = vmap(jaxpr_as_fun(cond), axes)(*values)
+    operands = [*cond_args, *body_args, (running, 0), *init]
+    params = {**predicate, "body_jaxpr": stage(masked, *jaxpr.in_avals).jaxpr}
+    outs, out_dims = original(
+        axis, [x for x, _ in operands], [dim for _, dim in operands], **params
+    )
+    return outs[1:], out_dims[1:]
 
 
 def _is_predicate_batched(original: Callable, axis, args, dims, params) -> bool:
@@ -101,8 +113,9 @@ def _anchored_scan(bind: Callable, *args, **params):
 
     start = jnp.zeros((), jnp.int32)
     options = _compat.scan_options(params)
+    length = None if xs else params["length"]
     with _anchored(True):
-        (_, carry), ys = jax.lax.scan(body, (start, init), xs, **options)
+        (_, carry), ys = jax.lax.scan(body, (start, init), xs, length, **options)
     return [*carry, *ys]
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.experimental
+import jax.numpy as jnp
 import numpy as np
 from jax._src import (
     core as _core,
@@ -27,6 +29,9 @@ from jax.interpreters import batching
 _source_info.register_exclusion(os.path.dirname(__file__))
 
 Jitted = type(jax.jit(lambda: None))
+
+# Moved from `jax.experimental` in JAX 0.9.
+_enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class RecordEffect(_DebugEffect):
@@ -144,8 +149,13 @@ def where(eqn: JaxprEqn) -> str:
     return _source_info.summarize(eqn.source_info) or "a line that is not known"
 
 
-def is_dropped(var: Any) -> bool:
-    return isinstance(var, _core.DropVar)
+def constant(literal: Literal) -> Any:
+    """The value of a literal, in its own dtype also where that is not enabled now."""
+    dtype: Any = literal.aval.dtype  # pyright: ignore[reportAttributeAccessIssue]
+    if jax.dtypes.canonicalize_dtype(dtype) == dtype:
+        return np.asarray(literal.val, dtype)
+    with _enable_x64(True):
+        return jnp.asarray(literal.val, dtype)
 
 
 def scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
@@ -157,8 +167,8 @@ def scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
 
 
 def scan_options(params: dict[str, Any]) -> dict[str, Any]:
-    """The options that `jax.lax.scan` takes on this version."""
-    names = ("length", "reverse", "unroll", "_split_transpose")
+    """The options that `jax.lax.scan` takes on this version, but for the length."""
+    names = ("reverse", "unroll", "_split_transpose")
     return {name: params[name] for name in names if name in params}
 
 
@@ -248,8 +258,13 @@ def portable_host_call(callback: Callable, *args: Any) -> None:
     jax.debug.callback(deliver, *args)
 
 
+def is_partitioned(context: Any) -> bool:
+    """Whether the program that is being lowered runs on several devices at once."""
+    return getattr(context.module_context.axis_context, "num_devices", 1) != 1
+
+
 def cpu_host_call(callback: Callable, *args: Any) -> None:
-    """The same on a CPU, without the copies and locks of the portable way."""
+    """The same on one CPU device, without the copies and locks of the portable way."""
 
     def deliver(context, outs, *buffers):
         # The buffers die after the call.

@@ -1,5 +1,6 @@
 """Host calls: the primitive that hands a record to a Python function as it runs."""
 
+import sys
 from collections.abc import Callable
 
 import jax
@@ -32,7 +33,9 @@ def print_record(record: Record) -> None:
     values = zip(record.keys, record.values, strict=True)
     parts = ["{" + ", ".join(f"{key!r}: {short(value)}" for key, value in values) + "}"]
     parts += [f"{name}={short(step)}" for name, step in steps.items()]
-    print(" ".join(parts), flush=True)
+    # In one piece: other threads print, too.
+    sys.stdout.write(" ".join(parts) + "\n")
+    sys.stdout.flush()
 
 
 def _plain(x: jax.Array) -> jax.Array:
@@ -58,5 +61,13 @@ def _lowering(host_call: Callable) -> Callable:
     return mlir.lower_fun(lowered, multiple_results=True)
 
 
-mlir.register_lowering(emit_p, _lowering(_compat.portable_host_call))
-mlir.register_lowering(emit_p, _lowering(_compat.cpu_host_call), platform="cpu")
+_portably, _quickly = map(_lowering, (_compat.portable_host_call, _compat.cpu_host_call))
+
+
+def _on_cpu(context, *args, **params):
+    lower = _portably if _compat.is_partitioned(context) else _quickly
+    return lower(context, *args, **params)
+
+
+mlir.register_lowering(emit_p, _portably)
+mlir.register_lowering(emit_p, _on_cpu, platform="cpu")

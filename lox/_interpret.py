@@ -2,12 +2,11 @@
 
 import contextlib
 import dataclasses
-import functools as ft
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 from jax.core import Tracer, eval_jaxpr
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
@@ -16,7 +15,7 @@ from ._handlers import Forward
 from ._log import log_effect, log_p
 from ._logdict import logdict
 from ._merge import merge
-from ._record import Record, bind, listed
+from ._record import Record, bind, is_array, listed
 from ._rows import Rows, Where
 from ._rules import rules
 
@@ -53,13 +52,35 @@ class Walk:
     handler: Any
 
     def __call__(self, jaxpr: ClosedJaxpr, *args: Any) -> tuple[list, logdict]:
+        """Evaluate a program. Logs carry no derivatives.
+
+        A derivative that is infinite would otherwise spoil the gradient of a loop, even
+        though nobody asks for it.
+        """
+        outs, logs = self._walk(jaxpr, *args)
+        return outs, jax.lax.stop_gradient(logs)
+
+    def iterate(self, jaxpr: ClosedJaxpr, *args: Any) -> tuple[list, logdict]:
+        """Evaluate the body of a loop.
+
+        An input that is logged as it is has no derivative to be afraid of, and JAX need
+        not copy it out of the loop as long as it is the input itself.
+        """
+        outs, logs = self._walk(jaxpr, *args)
+
+        def stop(x):
+            return x if any(x is given for given in args) else jax.lax.stop_gradient(x)
+
+        return outs, jax.tree.map(stop, logs)
+
+    def _walk(self, jaxpr: ClosedJaxpr, *args: Any) -> tuple[list, logdict]:
         jaxpr = _compat.close(jaxpr)
         program, pending = jaxpr.jaxpr, []
         if self.handler.effects.isdisjoint(program.effects):
             return eval_jaxpr(program, jaxpr.consts, *args), logdict()
         env = dict(zip(program.constvars, jaxpr.consts, strict=True))
         env.update(zip(program.invars, args, strict=True))
-        last_use = _last_use(program)
+        last_use, donates = _last_use(program), _donates(program)
         collected: dict[str, list[Rows]] = {}
 
         def read(atom):
@@ -87,15 +108,18 @@ class Walk:
                 pending.append(eqn)
                 continue
             flush(now)
+            operands = [read(atom) for atom in eqn.invars]
+            if donates and eqn.primitive is log_p:
+                operands = list(map(_lasting, operands))
             with _compat.at(eqn):
-                outs, logs = self._apply(eqn, [read(atom) for atom in eqn.invars])
+                outs, logs = self._apply(eqn, operands)
             env.update(zip(eqn.outvars, outs, strict=True))
             for key, rows in logs.items():
                 collected.setdefault(key, []).append(rows)
         flush(len(program.eqns))
         outs = [read(atom) for atom in program.outvars]
         rows = {key: merge(key, parts) for key, parts in collected.items()}
-        return outs, jax.tree.map(ft.partial(_observed, args), logdict.of(rows))
+        return outs, logdict.of(rows)
 
     def only(self, keys: frozenset[str]) -> "Walk":
         """Collect no other keys."""
@@ -129,7 +153,7 @@ class Walk:
     def _hand_over(self, eqn: JaxprEqn, args: list) -> dict[str, Rows]:
         params = dict(eqn.params)
         arrays = [
-            np.asarray(x, atom.aval.dtype) if isinstance(atom, Literal) else x  # pyright: ignore[reportAttributeAccessIssue]
+            _compat.constant(atom) if isinstance(atom, Literal) else x
             for x, atom in zip(args, eqn.invars, strict=True)
         ]
         record = jax.tree.unflatten(params.pop("form"), arrays)
@@ -152,25 +176,33 @@ class Traced:
 def trace(fun: Callable, *args: Any, **kwargs: Any) -> Traced:
     """Trace `fun`. Arrays are traced as by `jit`, everything else stays what it is."""
     leaves, treedef = jax.tree.flatten((args, kwargs))
-    at = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
+    at = [i for i, leaf in enumerate(leaves) if is_array(leaf)]
     result: list = []
 
     def flat(*arrays):
         merged = list(leaves)
         for i, array in zip(at, arrays, strict=True):
             merged[i] = array
-        args, kwargs = jax.tree.unflatten(treedef, merged)
-        result[:] = jax.tree.flatten(fun(*args, **kwargs))
+        args, kwargs = given = jax.tree.unflatten(treedef, merged)
+        before = _objects(given)
+        outs, out_tree = jax.tree.flatten(fun(*args, **kwargs))
+        _check_unchanged(fun, before, _objects(given))
+        traced = [isinstance(leaf, Tracer) for leaf in outs]
         # What does not depend on the trace is returned as the object that it is.
-        return [leaf for leaf in result[0] if isinstance(leaf, Tracer)]
+        result[:] = (
+            [None if t else x for t, x in zip(traced, outs, strict=True)],
+            traced,
+            out_tree,
+        )
+        return [x for t, x in zip(traced, outs, strict=True) if t]
 
     arrays = [leaves[i] for i in at]
     jaxpr = jax.make_jaxpr(flat)(*arrays)
-    outs, out_tree = result
+    others, traced, out_tree = result
 
     def output(values: list) -> Any:
-        values = iter(values)  # pyright: ignore[reportAssignmentType]
-        merged = [next(values) if isinstance(x, Tracer) else x for x in outs]  # pyright: ignore[reportArgumentType]
+        each = iter(values)
+        merged = [next(each) if t else x for t, x in zip(traced, others, strict=True)]
         return jax.tree.unflatten(out_tree, merged)
 
     return Traced(jaxpr, arrays, output)
@@ -186,17 +218,23 @@ def interpret(
     return traced.output(outs), logs
 
 
-def _observed(inputs: tuple, x: Any) -> Any:
-    """Take the derivative from a logged value.
+def _objects(args: Any) -> list[tuple[Any, list]]:
+    """The objects among the arguments that are pytrees, with their leaves."""
+    plain = (dict, list, tuple, type(None))
+    objects = jax.tree.leaves(args, is_leaf=lambda x: not isinstance(x, plain))
+    return [(x, jax.tree.leaves(x)) for x in objects if not is_array(x)]
 
-    One that is infinite would otherwise spoil the gradient of a loop around it, even
-    though nobody asks for its own. An input that is logged as it is has none that could,
-    and JAX need not copy it out of a loop as long as it is the input itself. Its own is
-    taken where it leaves `spool`.
-    """
-    if isinstance(x, np.ndarray) or any(x is given for given in inputs):
-        return x
-    return jax.lax.stop_gradient(x)
+
+def _check_unchanged(fun: Callable, before: list, after: list) -> None:
+    for (x, old), (_, new) in zip(before, after, strict=False):
+        if list(map(id, old)) != list(map(id, new)):
+            name = getattr(fun, "__name__", "the function")
+            raise TypeError(
+                f"`{name}` changes its argument of type `{type(x).__name__}` in place. It "
+                "is handed a copy, and the change would be lost: return the new state, or "
+                "split the object into arrays and merge them inside (`nnx.split`, "
+                "`nnx.merge`)."
+            )
 
 
 def check(jaxpr: Any, seen: set[int] | None = None) -> None:
@@ -232,6 +270,20 @@ def forms(params: Any) -> Iterator[Record]:
                 yield from forms(eqn.params)
 
 
+def _donates(jaxpr: Any) -> bool:
+    """Whether a jitted function in the program takes over buffers."""
+    return any(any(eqn.params.get("donated_invars", ())) for eqn in jaxpr.eqns)
+
+
+def _lasting(x: Any) -> Any:
+    """What is logged, also when its buffer is given away later."""
+    return (
+        jnp.array(x, copy=True)
+        if isinstance(x, jax.Array) and not isinstance(x, Tracer)
+        else x
+    )
+
+
 def _last_use(jaxpr: Any) -> dict[Any, float]:
     """For each variable, the number of the last equation that reads it."""
     uses: dict[Any, float] = {}
@@ -240,7 +292,3 @@ def _last_use(jaxpr: Any) -> dict[Any, float]:
     end = float("inf")
     uses.update((atom, end) for atom in jaxpr.outvars if not isinstance(atom, Literal))
     return uses
-
-
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | np.ndarray | np.generic)

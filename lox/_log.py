@@ -1,5 +1,6 @@
 """`log`, and the primitive that holds a captured record."""
 
+import functools as ft
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from jax.interpreters import mlir
 from . import _context
 from ._emit import emit, print_record
 from ._logdict import logdict
-from ._record import Record, bind, listed, record_primitive
+from ._record import Record, bind, is_array, listed, record_primitive
 
 
 def log(
@@ -50,8 +51,8 @@ def log(
     state = _context.state()
     if values and state != "silent":
         record = Record(
-            values=tuple(map(_strong, values.values())),
-            steps={name: _strong(step) for name, step in steps.items()},
+            values=tuple(_strong(f"The value of {k!r}", v) for k, v in values.items()),
+            steps={k: _strong(f"The step {k!r}", v) for k, v in steps.items()},
             keys=tuple(values),
             tags=names_in(tags, "tags"),
         )
@@ -99,11 +100,11 @@ def _checked(data: Any, prefix: str) -> dict[str, Any]:
             raise TypeError(
                 f"The key {key!r} is {_kind(key)}, but keys of `lox.log` are strings."
             )
-        if _is_array(value):
+        if _is_loggable(value):
             continue
         leaves = jax.tree.leaves(value)
-        if not leaves or not all(map(_is_array, leaves)):
-            wrong = next((leaf for leaf in leaves if not _is_array(leaf)), value)
+        if not leaves or not all(map(_is_loggable, leaves)):
+            wrong = next((leaf for leaf in leaves if not _is_loggable(leaf)), value)
             raise TypeError(
                 f"The value of {key!r} is or holds {_kind(wrong)}. `lox.log` takes "
                 "numbers, arrays and pytrees of them."
@@ -118,7 +119,7 @@ def _check_steps(steps: dict[str, Any]) -> None:
                 f"A step cannot be called {name!r}: `logs.{name}` is something else on a "
                 "`logdict`. Choose another name."
             )
-        if not _is_array(step):
+        if not _is_loggable(step):
             raise TypeError(
                 f"The step {name!r} is {_kind(step)}, but steps are numbers or arrays."
             )
@@ -134,22 +135,27 @@ def names_in(given: str | Iterable[str], what: str) -> tuple[str, ...]:
     return names
 
 
-def _is_array(x: Any) -> bool:
-    if isinstance(x, bool | int | float | complex | jax.Array):
-        return True
-    if not isinstance(x, np.ndarray | np.generic):
-        return False
-    return jnp.issubdtype(x.dtype, np.number) or x.dtype == np.bool_
+def _is_loggable(x: Any) -> bool:
+    return isinstance(x, bool | int | float | complex) or is_array(x)
 
 
-def _strong(x: Any) -> Any:
-    """Strip weak types, or carries and branches would not match."""
+def _strong(name: str, x: Any) -> Any:
+    """The same value without a weak type: carries and branches must match."""
     if isinstance(x, jax.Array):
         return jnp.asarray(x, x.dtype) if jax.typeof(x).weak_type else x
-    if not _is_array(x):
-        return jax.tree.map(_strong, x)
-    x = np.asarray(x)
-    return x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False)
+    if not _is_loggable(x):
+        return jax.tree.map(ft.partial(_strong, name), x)
+    if not isinstance(x, int):
+        copy = np.array(x)  # which nobody changes later
+        return copy.astype(jax.dtypes.canonicalize_dtype(copy.dtype), copy=False)
+    dtype = jnp.result_type(type(x))
+    try:
+        return np.array(x, dtype)
+    except OverflowError:
+        raise OverflowError(
+            f"{name} is {x}, which does not fit {dtype}. Log it as a float, or enable 64 "
+            "bits with `jax.config.update('jax_enable_x64', True)`."
+        ) from None
 
 
 def _kind(x: Any) -> str:

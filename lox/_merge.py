@@ -48,7 +48,7 @@ def alternatives(key: str, parts: Sequence[Rows | None]) -> Rows:
     """The form in which exactly one of `parts` (None: no rows) leaves a `cond`."""
     present = [part for part in parts if part is not None]
     target = common(key, present)
-    lengths = {0 if part is None else len(part) for part in parts}
+    lengths = {0 if part is None else part.length for part in parts}
     if len(lengths) > 1:
         target = target.replace(valid=mask_over(target), sure=False)
     return target
@@ -66,7 +66,7 @@ def _fold(key: str, parts: Sequence[Rows], depth: int) -> Rows:
     branches = [by_index.get(index) for index in range(count)]
     prefix = parts[0].path[:depth]
     target = alternatives(key, branches)
-    complete = [b for b in branches if b is not None and len(b) == len(target)]
+    complete = [b for b in branches if b is not None and b.length == target.length]
     sure = len(complete) == count and all(
         branch.sure and len(branch.path) == depth + 1 for branch in complete
     )

@@ -118,6 +118,15 @@ def record_primitive(name: str) -> tuple[Primitive, _compat.RecordEffect]:
     return primitive, effect
 
 
+def is_array(x: Any) -> bool:
+    """Whether `x` is an array of a dtype that JAX has."""
+    if isinstance(x, jax.Array):
+        return True
+    if not isinstance(x, np.ndarray | np.generic):
+        return False
+    return jnp.issubdtype(x.dtype, np.number) or x.dtype == np.bool_
+
+
 def listed(keys: Iterable[str]) -> str:
     """The keys as they stand in a message."""
     return ", ".join(map(repr, dict.fromkeys(keys)))

@@ -81,7 +81,9 @@ class Rows:
         """The number of axes in front, which came after the rows were collected."""
         return jnp.ndim(jax.tree.leaves(self.value)[0]) - self.ndim - self.time
 
-    def __len__(self) -> int:
+    @property
+    def length(self) -> int:
+        """The number of rows. Not `len()`: it may be symbolic."""
         if not self.time:
             return 1
         return jnp.shape(jax.tree.leaves(self.value)[0])[self.lead]
@@ -108,7 +110,7 @@ def concatenate(key: str, parts: Sequence[Rows]) -> Rows:
     """Join rows in time."""
     if len({_form(part) for part in parts}) > 1:
         target = common(key, parts, time=True)
-        parts = [conform(part, target, len(part)) for part in parts]
+        parts = [conform(part, target, part.length) for part in parts]
     join = lax.concatenate if parts[0].time else _stack
     return jax.tree.map(lambda *xs: join(xs, 0), *parts).replace(time=True)
 
@@ -121,7 +123,7 @@ def common(key: str, parts: Sequence[Rows], time: bool = False) -> Rows:
         _check_same(key, first, part)
     batch = widest.batch
     time = time or any(part.time for part in parts)
-    length = max(map(len, parts))
+    length = max(part.length for part in parts)
     front = ((length,) if time else ()) + batch
 
     def form(part: Rows) -> Callable:
@@ -154,7 +156,7 @@ def common(key: str, parts: Sequence[Rows], time: bool = False) -> Rows:
 
 def conform(rows: Rows | None, target: Rows, length: int | None = None) -> Rows:
     """Bring `rows` into the form of `target`; rows that it lacks are not valid."""
-    length = len(target) if length is None else length
+    length = target.length if length is None else length
     if rows is None:
         empty = target.map(lambda x: jnp.zeros(_resized(x, target, length), x.dtype))
         return empty.replace(masks=jax.tree.map(jnp.ones_like, empty.masks))
@@ -163,7 +165,7 @@ def conform(rows: Rows | None, target: Rows, length: int | None = None) -> Rows:
         rows = rows.map(lambda x: lax.expand_dims(x, (0,)))
 
     def fill(x, value):
-        return jnp.full(_resized(x, target, len(rows)), value, x.dtype)
+        return jnp.full(_resized(x, target, rows.length), value, x.dtype)
 
     valid = rows.valid
     if target.valid is not None and valid is None:
@@ -180,9 +182,9 @@ def conform(rows: Rows | None, target: Rows, length: int | None = None) -> Rows:
             for name, mask in target.masks.items()
         },
     )
-    if len(same) == length:
+    if same.length == length:
         return same
-    missing = conform(None, target, length - len(same))
+    missing = conform(None, target, length - same.length)
     return jax.tree.map(lambda *xs: lax.concatenate(xs, 0), same, missing)
 
 

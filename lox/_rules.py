@@ -70,12 +70,14 @@ def _scan(walk, eqn, *args):
     consts, init, xs = split(args, *_compat.scan_sizes(eqn.params))
 
     def body(carry, x):
-        outs, logs = walk(eqn.params["jaxpr"], *consts, *carry, *x)
+        outs, logs = walk.iterate(eqn.params["jaxpr"], *consts, *carry, *x)
         carry, ys = split(outs, len(init))
         return carry, (ys, logs)
 
     options = _compat.scan_options(eqn.params)
-    carry, (ys, logs) = jax.lax.scan(body, init, xs, **options)
+    # A symbolic length is known from `xs` only.
+    length = None if xs else eqn.params["length"]
+    carry, (ys, logs) = jax.lax.scan(body, init, xs, length, **options)
     rows = {key: _in_time(own, options["reverse"]) for key, own in logs.rows().items()}
     return [*carry, *ys], logdict.of(rows)
 

@@ -40,3 +40,24 @@ def split(xs: Sequence[Any], *sizes: int) -> tuple[list, ...]:
         parts.append(list(xs[start : start + size]))
         start += size
     return *parts, list(xs[start:])
+
+
+def carry_predicate(params: dict[str, Any]) -> dict[str, Any]:
+    """The same `while`, its predicate asked in the body and carried in front."""
+    sizes = params["cond_nconsts"], params["body_nconsts"]
+    cond, body = params["cond_jaxpr"], params["body_jaxpr"]
+
+    def step(cond_consts, body_consts, running, *carry):
+        outs = eval_jaxpr(body.jaxpr, body.consts, *body_consts, *carry)
+        running = eval_jaxpr(cond.jaxpr, cond.consts, *cond_consts, *outs)
+        return [*running, *outs]
+
+    cond_consts, carry = split(cond.in_avals, sizes[0])
+    body_consts, running = body.in_avals[: sizes[1]], cond.out_avals[0]
+    return {
+        **params,
+        "cond_nconsts": 0,
+        "body_nconsts": sum(sizes),
+        "cond_jaxpr": stage(lambda running, *carry: running, running, *carry).jaxpr,
+        "body_jaxpr": stage(step, cond_consts, body_consts, running, *carry).jaxpr,
+    }

@@ -5,6 +5,7 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import pytest
 from programs import PROGRAMS, Program, logged

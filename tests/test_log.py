@@ -91,6 +91,27 @@ def test_a_step_is_a_number():
         lox.log({"x": 1.0}, step="first")
 
 
+@pytest.mark.parametrize("number", [2**40, -(2**70)])
+def test_a_number_that_does_not_fit_is_refused(number):
+    with pytest.raises(OverflowError, match=rf"The value of 'n' is {number}, .* int32"):
+        lox.log({"n": number})
+    with pytest.raises(OverflowError, match=rf"The step 'step' is {number}, .* int32"):
+        lox.log({"n": 1}, step=number)
+
+
+def test_a_numpy_array_may_be_changed_afterwards():
+    def f():
+        buffer = np.zeros(2, np.float32)
+        for i in range(3):
+            buffer[:] = i
+            lox.log({"b": buffer}, step=buffer[0])
+
+    _, logs = lox.spool(f)()
+
+    assert logs["b"].tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert logs.step["b"].tolist() == [0, 1, 2]
+
+
 def test_tags_and_prefix_are_strings():
     with pytest.raises(TypeError, match="`tags` takes strings, not `int`"):
         lox.log({"x": 1.0}, tags=[3])
@@ -165,6 +186,25 @@ def test_finished_examples_of_a_while_loop_print_nothing(capsys):
     ]
 
 
+def test_the_predicate_of_a_vmapped_while_loop_is_asked_as_often_as_ever(capsys):
+    def f(x):
+        def ask(i):
+            lox.log({"asked": i})
+            return i < x
+
+        return jax.lax.while_loop(ask, lambda i: lox.log({"i": i}) and i + 1, x - x)
+
+    jax.jit(jax.vmap(f))(jnp.array([1, 2]))
+
+    assert sorted(printed(capsys)) == [
+        "{'asked': [0, 0]}",
+        "{'asked': [1, 1]} example=[0, 1]",
+        "{'asked': [2]} example=[1]",
+        "{'i': [0, 0]} example=[0, 1]",
+        "{'i': [1]} example=[1]",
+    ]
+
+
 def test_an_unbatched_while_loop_under_vmap_prints_every_iteration(capsys):
     def f(x):
         def body(carry):
@@ -205,6 +245,26 @@ def test_keys_and_empty_arrays_reach_the_host(capsys):
     jax.jit(lambda k, x: lox.log({"k": k, "x": x}) and None)(key, jnp.zeros((0, 2)))
 
     assert printed(capsys) == [f"{{'k': {[*map(int, jax.random.key_data(key))]}, 'x': []}}"]
+
+
+def test_a_program_on_several_devices_prints_the_whole_value_once():
+    program = """
+import jax, jax.numpy as jnp, lox
+from jax.sharding import NamedSharding, PartitionSpec
+mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, PartitionSpec("i")))
+jax.jit(lambda x: lox.log({"x": x}) and 2 * x)(x)
+jax.effects_barrier()
+"""
+    flags = "--xla_force_host_platform_device_count=4"
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+    )
+
+    assert run.stdout == f"{{'x': {[float(i) for i in range(8)]}}}\n", run.stderr
 
 
 def test_nothing_is_printed_in_silence(capsys):

@@ -1,5 +1,6 @@
 """What is special to `lox.spool`: selection, jitted functions, arguments, errors."""
 
+import dataclasses
 import functools as ft
 import gc
 import threading
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 from jax.sharding import NamedSharding, PartitionSpec
 
 import lox
@@ -99,6 +101,94 @@ def test_arrays_are_traced_and_the_rest_stays_what_it_is():
     assert isinstance(out["n"], int)
     assert out["name"] == "abc"
     np.testing.assert_allclose(logs["x"], np.sin(np.ones(2)), rtol=1e-6)
+
+
+def test_texts_in_numpy_arrays_stay_what_they_are():
+    text = np.array(["a"])
+
+    out, logs = lox.spool(lambda s, x: lox.log({"x": x}) and s)(text, 1.0)
+
+    assert out is text
+    assert logs["x"] == 1.0
+
+
+def test_a_logged_array_may_be_donated_later():
+    double = jax.jit(lambda x: 2 * x, donate_argnums=0)
+
+    def f(x):
+        for _ in range(3):
+            lox.log({"x": x})
+            x = double(x)
+        return x
+
+    out, logs = lox.spool(f)(jnp.ones(2))
+
+    assert out.tolist() == [8.0, 8.0]
+    assert logs["x"].tolist() == [[1, 1], [2, 2], [4, 4]]
+    single = lambda x: double(lox.log({"x": x + 1})["x"])  # noqa: E731
+    assert lox.spool(single)(jnp.ones(2))[1]["x"].tolist() == [2, 2]
+
+
+def test_an_object_that_is_changed_in_place_is_an_error():
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Model:
+        w: jax.Array
+
+    def train(model, scratch):
+        scratch["seen"] = True
+        model.w = model.w + 1
+        lox.log({"w": model.w})
+
+    def evaluate(model, scratch):
+        scratch["seen"] = True
+        lox.log({"w": model.w})
+
+    model = Model(jnp.zeros(2))
+    with pytest.raises(
+        TypeError, match="`train` changes its argument of type `Model` in place"
+    ):
+        lox.spool(train)(model, {})
+    assert lox.spool(evaluate)(model, {})[1]["w"].tolist() == [0, 0]
+
+
+def test_no_tracer_leaks():
+    with jax.check_tracer_leaks():
+        out, logs = lox.spool(jax.grad(lambda x: f(x).sum()))(jnp.ones(2))
+
+    assert out.tolist() == [2.0, 2.0]
+    assert list(logs) == ["x", "y", "z"]
+
+
+def test_numbers_of_64_bits_stay_what_they_are():
+    enable_x64 = (
+        jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+    )
+
+    def fun(x):
+        with enable_x64(True):
+            lox.log({"big": 2**40})
+        return x
+
+    _, logs = lox.spool(fun)(jnp.float32(1))
+
+    assert int(logs["big"]) == 2**40
+
+
+def test_a_symbolic_length_is_exported():
+    def fun(xs):
+        def step(c, x):
+            lox.log({"c": c})
+            lox.log({"c": x})
+            return c + x, None
+
+        return jax.lax.scan(step, jnp.float32(0), xs)[0]
+
+    (n,) = export.symbolic_shape("n")
+    spooled = jax.jit(lambda xs: lox.spool(fun)(xs)[1].data)
+    exported = export.export(spooled)(jax.ShapeDtypeStruct((n,), jnp.float32))
+
+    assert exported.call(jnp.arange(3.0))["c"].tolist() == [0, 0, 0, 1, 1, 2]
 
 
 def test_a_result_that_does_not_depend_on_the_trace_is_the_same_object():

@@ -356,7 +356,13 @@ def plain(x: Any) -> np.ndarray:
 
 
 def take(tree: Any, axis: int | None, lane: int) -> Any:
-    return tree if axis is None else jax.tree.map(lambda x: jnp.take(x, lane, axis), tree)
+    return (
+        tree
+        if axis is None
+        else jax.tree.map(
+            lambda x: jax.lax.index_in_dim(x, lane, axis, keepdims=False), tree
+        )
+    )
 
 
 def stacked(rows: list) -> Any:
