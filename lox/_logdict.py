@@ -1,11 +1,13 @@
 """The container of logged values and of what is known about them."""
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import export
 from jax.core import Tracer
 
 from ._format import short
@@ -249,6 +251,35 @@ class logdict(dict[str, Any]):
             each = zip(keys, values, meta, forms, strict=True)
             self._unpacked = {k: Rows(v, *arrays, *form) for k, v, arrays, form in each}
         return self._unpacked
+
+
+def _serialize(form: tuple) -> bytes:
+    keys, forms = form
+    fields = [{name: getattr(_formed(own), name) for name in _KEPT} for own in forms]
+    return json.dumps([keys, fields]).encode()
+
+
+def _deserialize(text: bytes) -> tuple:
+    keys, fields = json.loads(text)
+    forms = [Rows(None, {}, **_tuples(own)).form() for own in fields]
+    return tuple(keys), tuple(forms)
+
+
+def _formed(form: tuple) -> Rows:
+    return Rows(None, {}, None, {}, *form)
+
+
+def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+
+
+_KEPT = ("time", "ndim", "batch", "tags")  # of a form, when a program is exported
+export.register_pytree_node_serialization(
+    logdict,
+    serialized_name="lox.logdict",
+    serialize_auxdata=_serialize,
+    deserialize_auxdata=_deserialize,
+)
 
 
 class _Slice:

@@ -191,6 +191,22 @@ def test_a_symbolic_length_is_exported():
     assert exported.call(jnp.arange(3.0))["c"].tolist() == [0, 0, 0, 1, 1, 2]
 
 
+def test_an_exported_program_comes_back_with_its_logs():
+    def fun(x):
+        jax.lax.cond(x[0] > 0, lambda: lox.log({"y": x}, tags="a") and None, lambda: None)
+        lox.log({"z": x}, step=1)
+        lox.log({"z": x}, step=2)
+
+    x = jnp.ones(2)
+    exported = export.export(jax.jit(jax.vmap(lox.spool(fun))))(jnp.stack([x, -x]))
+    _, logs = export.deserialize(exported.serialize()).call(jnp.stack([x, -x]))
+
+    assert logs.valid["y"].tolist() == [True, False]
+    assert logs.tags["y"] == ("a",)
+    assert logs.slice[:1]["z"].shape == (2, 1, 2)
+    assert logs.step["z"].tolist() == [[1, 2], [1, 2]]
+
+
 def test_a_result_that_does_not_depend_on_the_trace_is_the_same_object():
     table = jnp.arange(3)
 
