@@ -114,10 +114,10 @@ def _checked(data: Any, prefix: str) -> dict[str, Any]:
 
 def _check_steps(steps: dict[str, Any]) -> None:
     for name, step in steps.items():
-        if hasattr(logdict, name):
+        if name.startswith("_") or hasattr(logdict, name):
             raise ValueError(
                 f"A step cannot be called {name!r}: `logs.{name}` is something else on a "
-                "`logdict`. Choose another name."
+                "`logdict`, or may be. Choose another name."
             )
         if not _is_loggable(step):
             raise TypeError(
@@ -156,6 +156,11 @@ def _strong(name: str, x: Any) -> Any:
             f"{name} is {x}, which does not fit {dtype}. Log it as a float, or enable 64 "
             "bits with `jax.config.update('jax_enable_x64', True)`."
         ) from None
+
+
+def check_function(name: str, fun: Any) -> None:
+    if not callable(fun):
+        raise TypeError(f"`{name}` takes a function, not {_kind(fun)}.")
 
 
 def _kind(x: Any) -> str:

@@ -108,3 +108,11 @@ def _select(rows: Rows, otherwise: Rows) -> Rows:
 
     both = jax.tree.map(choose, rows, otherwise)
     return both.replace(valid=rows.valid | otherwise.valid)
+
+
+def without_ghosts(rows: Rows) -> Rows:
+    """Zeros where an example did not take the branch that these rows are from."""
+    if not rows.path:
+        return rows
+    nothing = conform(None, common("", [rows]))
+    return _select(rows, nothing.replace(path=rows.path, sure=rows.sure))

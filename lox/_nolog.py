@@ -4,6 +4,7 @@ import functools as ft
 from collections.abc import Callable
 
 from ._context import silent
+from ._log import check_function
 
 
 def nolog(fun: Callable) -> Callable:
@@ -23,6 +24,7 @@ def nolog(fun: Callable) -> Callable:
         >>> f(1.0)
         2.0
     """
+    check_function("lox.nolog", fun)
 
     @ft.wraps(fun)
     def unlogged(*args, **kwargs):

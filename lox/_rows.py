@@ -239,9 +239,10 @@ def _embedding(small: tuple[int, ...], large: tuple[int, ...]) -> tuple[int, ...
 def _check_batch(key: str, part: Rows, widest: Rows) -> None:
     if _embedding(part.batch, widest.batch) is None:
         raise ValueError(
-            f"{key!r} depends on `vmap`s of size {part.batch} at {part.where} and of size "
-            f"{widest.batch} at {widest.where}; which of the axes are the same cannot be "
-            "told. Use another key, or log a value that depends on all of the axes."
+            f"{key!r} depends on `vmap`s of size {part.batch} at {part.where} and of "
+            f"size {widest.batch} at {widest.where}; which of the axes are the same cannot "
+            "be told. Use another key, or log a value that depends on all of the axes; in "
+            "`lax.map`, use a `batch_size` that divides the length."
         )
 
 

@@ -12,8 +12,9 @@ from jax.extend.core import ClosedJaxpr
 from . import _compat
 from ._handlers import Collect
 from ._interpret import Walk, check, forms
-from ._log import names_in
+from ._log import check_function, names_in
 from ._logdict import logdict
+from ._merge import without_ghosts
 from ._rows import Where
 
 
@@ -56,6 +57,9 @@ def spool(
         >>> print(logs.step["total"])
         [0 1 2]
     """
+    check_function("lox.spool", fun)
+    if not isinstance(prefix, str):
+        raise TypeError(f"`prefix` must be a string, not {prefix!r}.")
     handler = Collect(_selection(argnames, "argnames"), _selection(tags, "tags"), keep_logs)
     spooling = ft.partial(_spool, handler, prefix)
     if isinstance(fun, _compat.Jitted):
@@ -75,7 +79,7 @@ def _spool(handler: Collect, prefix: str, fun: Callable, *args: Any, **kwargs: A
     _warn_of_no_match(handler, traced.jaxpr)
     outs, logs = walk(traced.jaxpr, *traced.args)
     rows = {
-        prefix + key: own.replace(path=(), sure=True, where=Where())
+        prefix + key: without_ghosts(own).replace(path=(), sure=True, where=Where())
         for key, own in logs.rows().items()
     }
     return traced.output(outs), jax.lax.stop_gradient(logdict.of(rows))

@@ -126,3 +126,14 @@ def test_rows_of_an_unbatched_loop_beside_batched_ones():
     assert logs["m"].tolist() == [[2.5] * 3, [2.5] * 3, [0.0, 1.0, 2.0]]
     assert logs.at["m"][2].tolist() == [0.0, 1.0, 2.0]
     assert logs.at.valid["m"].tolist() == [[False] * 3, [False] * 3, [True] * 3]
+
+
+def test_a_branch_that_was_not_taken_leaves_zeros():
+    def f(x):
+        lax.cond(x > 0, lambda: lox.log({"a": x}, step=x) and None, lambda: None)
+
+    _, logs = lox.spool(jax.vmap(f))(jnp.array([1.0, -1.0, 2.0]))
+
+    assert logs["a"].tolist() == [1.0, 0.0, 2.0]
+    assert logs.step["a"].tolist() == [1.0, 0.0, 2.0]
+    assert logs.valid["a"].tolist() == [True, False, True]

@@ -78,7 +78,9 @@ def test_what_is_not_a_log_is_refused(data, message, silent):
         lox.log(data)
 
 
-@pytest.mark.parametrize("name", ["items", "filter", "steps", "valid", "keys", "slice"])
+@pytest.mark.parametrize(
+    "name", ["items", "filter", "steps", "valid", "keys", "slice", "_rows", "_x"]
+)
 def test_a_step_may_not_hide_an_attribute(name):
     with pytest.raises(ValueError, match=f"A step cannot be called '{name}'"):
         lox.log({"x": 1.0}, **{name: 3})

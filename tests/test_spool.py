@@ -378,6 +378,15 @@ def test_two_threads_spool_at_once():
     assert {i: float(y) for i, y in results.items()} == {i: 2.0 * i for i in range(4)}
 
 
+def test_what_is_not_a_function_is_refused():
+    with pytest.raises(TypeError, match=r"`lox.spool` takes a function, not `int`"):
+        lox.spool(3)
+    with pytest.raises(TypeError, match=r"`lox.nolog` takes a function, not `None`"):
+        lox.nolog(None)
+    with pytest.raises(TypeError, match="`prefix` must be a string, not 3"):
+        lox.spool(f, prefix=3)
+
+
 def test_rows_of_one_key_must_have_one_shape():
     def shapes(x):
         lox.log({"x": x})
