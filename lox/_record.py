@@ -108,8 +108,8 @@ def record_primitive(name: str) -> tuple[Primitive, _compat.RecordEffect]:
     def transpose(cotangents, *args, keys, **params):
         raise ValueError(
             f"{listed(keys)} holds a tangent, logged in a `custom_jvp` rule or under "
-            "`jax.linear_transpose`: in reverse mode it has no value. Log primals there, or "
-            "use `jax.jvp` instead of `jax.grad`."
+            "`jax.linear_transpose`: in reverse mode it has no value. Log primals there, "
+            "or use `jax.jvp` instead of `jax.grad`."
         )
 
     ad.primitive_jvps[primitive] = jvp
