@@ -183,10 +183,8 @@ def trace(fun: Callable, *args: Any, **kwargs: Any) -> Traced:
         merged = list(leaves)
         for i, array in zip(at, arrays, strict=True):
             merged[i] = array
-        args, kwargs = given = jax.tree.unflatten(treedef, merged)
-        before = _objects(given)
+        args, kwargs = jax.tree.unflatten(treedef, merged)
         outs, out_tree = jax.tree.flatten(fun(*args, **kwargs))
-        _check_unchanged(fun, before, _objects(given))
         traced = [isinstance(leaf, Tracer) for leaf in outs]
         # What does not depend on the trace is returned as the object that it is.
         result[:] = (
@@ -216,25 +214,6 @@ def interpret(
     traced = walk.trace(fun, *args, **kwargs)
     outs, logs = walk(traced.jaxpr, *traced.args)
     return traced.output(outs), logs
-
-
-def _objects(args: Any) -> list[tuple[Any, list]]:
-    """The objects among the arguments that are pytrees, with their leaves."""
-    plain = (dict, list, tuple, type(None))
-    objects = jax.tree.leaves(args, is_leaf=lambda x: not isinstance(x, plain))
-    return [(x, jax.tree.leaves(x)) for x in objects if not is_array(x)]
-
-
-def _check_unchanged(fun: Callable, before: list, after: list) -> None:
-    for (x, old), (_, new) in zip(before, after, strict=False):
-        if list(map(id, old)) != list(map(id, new)):
-            name = getattr(fun, "__name__", "the function")
-            raise TypeError(
-                f"`{name}` changes its argument of type `{type(x).__name__}` in place. It "
-                "is handed a copy, and the change would be lost: return the new state, or "
-                "split the object into arrays and merge them inside (`nnx.split`, "
-                "`nnx.merge`)."
-            )
 
 
 def check(jaxpr: Any, seen: set[int] | None = None) -> None:
