@@ -21,6 +21,7 @@ from jax._src.interpreters import partial_eval as _pe
 from jax._src.sharding_impls import UnspecifiedValue
 from jax.core import eval_jaxpr
 from jax.experimental.buffer_callback import buffer_callback
+from jax.experimental.key_reuse import _core as _key_reuse
 from jax.experimental.layout import Format
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive
 from jax.interpreters import batching
@@ -46,6 +47,11 @@ class RecordEffect(_DebugEffect):
 
     def __str__(self):
         return self.name
+
+
+def leaves_keys_unused(primitive: Primitive) -> None:
+    """Tell `jax.debug_key_reuse` that to log a PRNG key is not to use it up."""
+    _key_reuse.key_reuse_signatures[primitive] = _key_reuse.KeyReuseSignature()
 
 
 def primitive_named(name: str) -> Primitive:

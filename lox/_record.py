@@ -115,6 +115,7 @@ def record_primitive(name: str) -> tuple[Primitive, _compat.RecordEffect]:
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
     batching.primitive_batchers[primitive] = batch
+    _compat.leaves_keys_unused(primitive)
     return primitive, effect
 
 

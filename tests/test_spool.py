@@ -140,6 +140,17 @@ def test_arguments_may_be_changed_inside():
     assert batch == {"x": 1.0, "y": 2.0}
 
 
+def test_logging_a_key_does_not_use_it_up():
+    def draw(key):
+        lox.log({"key": key})
+        return jax.random.normal(key)
+
+    with jax.debug_key_reuse(True):
+        lox.spool(draw)(jax.random.key(0))
+        jax.jit(lox.spool(draw))(jax.random.key(0))
+        jax.jit(draw)(jax.random.key(0))
+
+
 def test_no_tracer_leaks():
     with jax.check_tracer_leaks():
         out, logs = lox.spool(jax.grad(lambda x: f(x).sum()))(jnp.ones(2))
