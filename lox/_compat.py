@@ -155,6 +155,11 @@ def where(eqn: JaxprEqn) -> str:
     return _source_info.summarize(eqn.source_info) or "a line that is not known"
 
 
+def unbatched(x: Any, size: int, axis: int) -> Any:
+    """What one example of a batch is, abstractly, its sharding included."""
+    return _core.mapped_aval(size, axis, jax.typeof(x))
+
+
 def constant(literal: Literal) -> Any:
     """The value of a literal, in its own dtype also where that is not enabled now."""
     dtype: Any = literal.aval.dtype  # pyright: ignore[reportAttributeAccessIssue]
