@@ -152,3 +152,4 @@ for _name, _rule in (("cond", _batched_cond), ("while", _batched_while)):
     batching.fancy_primitive_batchers[_primitive] = ft.partial(_rule, _original)
 
 _compat.wrap_bind(_compat.primitive_named("scan"), _anchored_scan)
+_compat.inline_calls(_holds_records)

@@ -210,6 +210,25 @@ def wrap_bind(primitive: Primitive, wrapper: Callable) -> None:
     primitive.bind = wrapped
 
 
+def inline_calls(holds_records: Callable[[Any], bool]) -> None:
+    """Run a `closed_call` that holds records as if it stood in the program itself.
+
+    JAX makes such calls of a loop in a checkpointed block that is differentiated, and
+    forgets them if nothing but their effects is wanted (JAX < 0.11).
+    """
+
+    def inline(bind, *args, **params):
+        fun, *rest = [*params.get("subfuns", ()), *args, None]
+        if not isinstance(fun, _linear_util.WrappedFun):  # JAX >= 0.11
+            return bind(*args, **params)
+        (jaxpr,) = fun.f.args
+        return (
+            fun.call_wrapped(*rest[:-1]) if holds_records(jaxpr) else bind(*args, **params)
+        )
+
+    wrap_bind(_core.closed_call_p, inline)
+
+
 def silence_rules(is_silent: Callable[[], bool], silent: Callable) -> None:
     """Let what is called in silence stay silent when its derivative rules run later."""
 

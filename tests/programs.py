@@ -780,6 +780,27 @@ def checkpoint_of_a_scan(x):
     return logged("z", block(x))
 
 
+@program()
+def scan_of_a_checkpoint_of_a_scan_for_its_logs(x):
+    """JAX may drop a loop whose results nobody needs."""
+
+    @jax.checkpoint
+    def block(x):
+        jax.lax.scan(lambda c, _: (jnp.sin(logged("x", c)), None), x, None, length=2)
+        return jnp.sin(x)
+
+    return jax.lax.scan(lambda c, _: (block(c), None), x, None, length=3)[0]
+
+
+@program()
+def scan_of_a_checkpoint_of_a_scan_that_passes_through(x):
+    @jax.checkpoint
+    def block(x):
+        return jnp.sum(jax.lax.map(ft.partial(logged, "x"), jnp.stack([x, x + 1])))
+
+    return jax.lax.scan(lambda c, _: (block(c) / 3, None), x, None, length=3)[0]
+
+
 @program(natural="x", masked="x")
 def checkpoint_of_a_cond(x):
     return jax.checkpoint(

@@ -29,6 +29,10 @@ class Scope:
         if self.margins is not None:
             self.margins.extend(abs(concrete(number) - bound) for bound in bounds)
 
+    def exceeds(self, v: Any, bound: float = 0.137) -> Any:
+        self.note(jnp.sum(v), [bound])
+        return jnp.sum(v) > bound
+
 
 @dataclasses.dataclass(frozen=True)
 class Count:
@@ -75,7 +79,7 @@ class Log(Node):
     VALUES: ClassVar[dict[str, Callable]] = {
         "sum": lambda v, scope: jnp.sum(v),
         "array": lambda v, scope: v,
-        "tree": lambda v, scope: {"a": v, "b": (jnp.sum(v) > 0, scope.i)},
+        "tree": lambda v, scope: {"a": v, "b": (scope.exceeds(v), scope.i)},
         "counter": lambda v, scope: scope.i,
         "argument": lambda v, scope: jnp.sum(scope.x),
         "constant": lambda v, scope: 2.5,

@@ -137,3 +137,17 @@ def test_a_branch_that_was_not_taken_leaves_zeros():
     assert logs["a"].tolist() == [1.0, 0.0, 2.0]
     assert logs.step["a"].tolist() == [1.0, 0.0, 2.0]
     assert logs.valid["a"].tolist() == [True, False, True]
+
+
+def test_a_loop_for_its_logs_alone_is_run_in_a_checkpointed_block_under_grad():
+    @jax.checkpoint
+    def block(c):
+        lax.scan(lambda d, _: (lox.log({"k": d}) and jnp.sin(d), None), c, None, length=2)
+        return c
+
+    def f(x):
+        return lax.scan(lambda c, _: (block(c), None), x, None, length=2)[0]
+
+    for grad in (jax.grad(f), jax.jit(jax.grad(f))):
+        _, logs = lox.spool(grad)(0.7)
+        np.testing.assert_allclose(logs["k"], [0.7, np.sin(0.7)] * 2, rtol=1e-6)
