@@ -221,10 +221,10 @@ def inline_calls(holds_records: Callable[[Any], bool]) -> None:
         fun, *rest = [*params.get("subfuns", ()), *args, None]
         if not isinstance(fun, _linear_util.WrappedFun):  # JAX >= 0.11
             return bind(*args, **params)
-        (jaxpr,) = fun.f.args
-        return (
-            fun.call_wrapped(*rest[:-1]) if holds_records(jaxpr) else bind(*args, **params)
-        )
+        jaxpr, *_ = getattr(fun.f, "args", [None])
+        if hasattr(jaxpr, "effects") and holds_records(jaxpr):
+            return fun.call_wrapped(*rest[:-1])
+        return bind(*args, **params)
 
     wrap_bind(_core.closed_call_p, inline)
 
