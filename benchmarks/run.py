@@ -11,12 +11,13 @@ import calls
 import collected
 import jax
 import jaxlib
+import reduced
 import silent
 import tracing
 from _measure import table
 
 README = pathlib.Path(__file__).with_name("README.md")
-MODULES = [silent, collected, calls, tracing]
+MODULES = [silent, collected, reduced, calls, tracing]
 START, END = "<!-- figures -->", "<!-- end of figures -->"
 
 

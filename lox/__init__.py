@@ -5,4 +5,5 @@ from ._context import silent as silent
 from ._log import log as log
 from ._logdict import logdict as logdict
 from ._nolog import nolog as nolog
+from ._reduce import Reduction as Reduction
 from ._spool import spool as spool

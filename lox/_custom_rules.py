@@ -116,9 +116,10 @@ def _custom_vmap(walk, eqn, *args):
             if rows.batch[:1] != (size,):
                 return rows.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)))
             front = rows.map(lambda x: jnp.moveaxis(x, int(rows.time), 0))
-            return front.replace(batch=rows.batch[1:], ndim=rows.ndim - 1)
+            return front.without_batch_axis()
 
-        settled = _settle(walk, original, itself, *args, adapt=per_example)
+        inner = walk.batched(size)
+        settled = _settle(inner, original, itself, *args, adapt=per_example)
         return settled, jax.tree.map(lambda x: True, settled)
 
     return fun(walk, *args)

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import jax
@@ -14,9 +14,9 @@ from . import _compat, _context, _custom_rules as _custom_rules
 from ._handlers import Forward
 from ._log import log_effect, log_p
 from ._logdict import logdict
-from ._merge import merge
+from ._merge import Entry, merge
 from ._record import Record, bind, is_array, listed
-from ._rows import Rows, Where
+from ._rows import Where
 from ._rules import rules
 
 
@@ -29,10 +29,28 @@ class Handler(Protocol):
     captures: bool
     """Whether functions are traced anew for it so that their logs are captured."""
 
+    interval: int | None
+    """Every how many rows of a key one is collected."""
+
+    gathers: bool
+    """Whether it collects anything that a loop has to carry."""
+
     def __call__(
         self, record: Record, rebind: Callable[[Record], None], where: Where
-    ) -> dict[str, Rows]:
+    ) -> dict[str, Entry]:
         """Do something with a record, and return the rows to be collected of it."""
+        ...
+
+    def after(self, entries: Mapping[str, Entry]) -> Any:
+        """The handler for what comes after these entries."""
+        ...
+
+    def batched(self, size: int) -> Any:
+        """The handler for the inside of a `vmap` of this size."""
+        ...
+
+    def rooms(self, logs: logdict, length: int | None) -> dict[str, int]:
+        """For keys whose rows a loop keeps in a buffer, how many it keeps."""
         ...
 
     def only(self, keys: frozenset[str]) -> Any:
@@ -75,13 +93,13 @@ class Walk:
 
     def _walk(self, jaxpr: ClosedJaxpr, *args: Any) -> tuple[list, logdict]:
         jaxpr = _compat.close(jaxpr)
-        program, pending = jaxpr.jaxpr, []
+        walk, program, pending = self, jaxpr.jaxpr, []
         if self.handler.effects.isdisjoint(program.effects):
             return eval_jaxpr(program, jaxpr.consts, *args), logdict()
         env = dict(zip(program.constvars, jaxpr.consts, strict=True))
         env.update(zip(program.invars, args, strict=True))
         last_use, donates = _last_use(program), _donates(program)
-        collected: dict[str, list[Rows]] = {}
+        collected: dict[str, list[Entry]] = {}
 
         def read(atom):
             return atom.val if isinstance(atom, Literal) else env[atom]
@@ -112,7 +130,8 @@ class Walk:
             if donates and eqn.primitive is log_p:
                 operands = list(map(_lasting, operands))
             with _compat.at(eqn):
-                outs, logs = self._apply(eqn, operands)
+                outs, logs = walk._apply(eqn, operands)
+            walk = walk.after(logs)
             env.update(zip(eqn.outvars, outs, strict=True))
             for key, rows in logs.items():
                 collected.setdefault(key, []).append(rows)
@@ -120,6 +139,14 @@ class Walk:
         outs = [read(atom) for atom in program.outvars]
         rows = {key: merge(key, parts) for key, parts in collected.items()}
         return outs, logdict.of(rows)
+
+    def after(self, entries: Mapping[str, Any]) -> "Walk":
+        """Go on after something has been logged."""
+        return Walk(self.handler.after(entries))
+
+    def batched(self, size: int) -> "Walk":
+        """Go on inside a `vmap`."""
+        return Walk(self.handler.batched(size))
 
     def only(self, keys: frozenset[str]) -> "Walk":
         """Collect no other keys."""
@@ -141,7 +168,7 @@ class Walk:
         with _context.captured() if self.handler.captures else contextlib.nullcontext():
             return trace(fun, *args, **kwargs)
 
-    def _apply(self, eqn: JaxprEqn, args: list) -> tuple[list, dict[str, Rows]]:
+    def _apply(self, eqn: JaxprEqn, args: list) -> tuple[list, dict[str, Entry]]:
         if "form" in eqn.params:
             return [], self._hand_over(eqn, args)
         rule = rules.get(_compat.name_of(eqn))
@@ -150,7 +177,7 @@ class Walk:
         outs, logs = rule(self, eqn, *args)
         return outs, logs.rows()
 
-    def _hand_over(self, eqn: JaxprEqn, args: list) -> dict[str, Rows]:
+    def _hand_over(self, eqn: JaxprEqn, args: list) -> dict[str, Entry]:
         params = dict(eqn.params)
         arrays = [
             _compat.constant(atom) if isinstance(atom, Literal) else x

@@ -13,6 +13,7 @@ from . import _context
 from ._emit import emit, print_record
 from ._logdict import logdict
 from ._record import Record, bind, is_array, listed, record_primitive
+from ._reduce import Reduction, reduction_named
 
 
 def log(
@@ -20,6 +21,7 @@ def log(
     *,
     tags: str | Iterable[str] = (),
     prefix: str = "",
+    reduce: str | Reduction | None = None,
     **steps: Any,
 ) -> logdict:
     """Log values, anywhere in a JAX program.
@@ -32,6 +34,8 @@ def log(
         data: The values by key: numbers, arrays or pytrees of them.
         tags: One tag or several, to select logs by.
         prefix: Put before each key.
+        reduce: How `lox.spool` combines repeated records of these keys, such as
+            `"mean"`. Without it, it keeps every row.
         **steps: Any other keyword is a step, a named counter such as `step=i`.
 
     Returns:
@@ -48,6 +52,7 @@ def log(
     """
     values = _checked(data, prefix)
     _check_steps(steps)
+    reduction_named(reduce)
     state = _context.state()
     if values and state != "silent":
         record = Record(
@@ -55,6 +60,7 @@ def log(
             steps={k: _strong(f"The step {k!r}", v) for k, v in steps.items()},
             keys=tuple(values),
             tags=names_in(tags, "tags"),
+            reduce=reduce,
         )
         relog(record) if state == "captured" else emit(record, print_record)
     return logdict(values, **{name: dict.fromkeys(values, i) for name, i in steps.items()})

@@ -1,8 +1,8 @@
 """The container of logged values and of what is known about them."""
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,20 @@ import numpy as np
 from jax import export
 from jax.core import Tracer
 
+from ._dataset import to_xarray
+from ._export import to_numpy
 from ._format import short
+from ._plot import plot
+from ._reduce import Reduction
+from ._reduce_rows import reduce_rows
 from ._rows import Rows, concatenate
+from ._table import to_pandas, to_polars
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+    import pandas
+    import polars
+    import xarray
 
 
 class Steps(dict[str, Any]):
@@ -83,6 +95,12 @@ class logdict(dict[str, Any]):
         return {key: rows.valid for key, rows in every if rows.valid is not None}
 
     @property
+    def count(self) -> dict[str, Any]:
+        """How many rows there were, for the keys of which only the last are kept."""
+        every = self._rows.items()
+        return {key: rows.count for key, rows in every if rows.count is not None}
+
+    @property
     def tags(self) -> dict[str, tuple[str, ...]]:
         """The tags of each key."""
         return {key: rows.tags for key, rows in self._rows.items()}
@@ -133,6 +151,139 @@ class logdict(dict[str, Any]):
         """
         compacted = {key: _compact(key, rows) for key, rows in self.rows().items()}
         return logdict.of({k: rows for k, rows in compacted.items() if rows is not None})
+
+    def reduce(self, reduce: str | Reduction | Mapping[str, str | Reduction]) -> "logdict":
+        """Combine the rows of each key into one value, as `lox.spool(reduce=...)` does.
+
+        Only time is reduced, never a batch axis or an axis of the value. Rows that were
+        not really logged do not count. The steps become those of the last row, and where
+        there may have been no row, `valid` says so. A key that is already reduced stays.
+
+        Args:
+            reduce: The name of a reduction such as `"mean"`, a `lox.Reduction`, or a
+                mapping from key to one of them; other keys then keep their rows.
+
+        Example:
+            >>> logs = lox.logdict({"x": 1.0}, step={"x": 0})
+            >>> logs += lox.logdict({"x": 2.0}, step={"x": 1})
+            >>> mean = logs.reduce("mean")
+            >>> mean, mean.step["x"].item()
+            ({'x': 1.5}, 1)
+        """
+        return logdict.of(reduce_rows(self.rows(), reduce))
+
+    def to_numpy(self) -> "logdict":
+        """The same logs with NumPy arrays; typed PRNG keys become their key data.
+
+        Example:
+            >>> logs = lox.logdict({"x": jnp.arange(3)}).to_numpy()
+            >>> type(logs["x"])
+            <class 'numpy.ndarray'>
+        """
+        return logdict.of(to_numpy(self.rows()))
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """All keys in one `DataFrame`, with a line for each step.
+
+        The columns are `batch` (`batch_0`, `batch_1`, ... if there are several batch
+        axes), the steps, and the keys. Values of different keys stand in one line if
+        their batch indices and all of their steps are the same; the second value that a
+        key has at these stands beside the second one of other keys, and so on. So keys
+        without steps are put side by side row by row, with a column `row`.
+
+        The lines are sorted by batch index and steps, or, if the steps of some key do not
+        grow, in the order of logging. Rows that were not really logged are left out; what
+        a line lacks is missing (`NaN`, `<NA>`, `None`). Pytrees become one column for
+        each array, `key/a/b`. Arrays are kept as objects, and 16-bit and smaller floats
+        that NumPy does not have become float32.
+
+        Needs the extra `jax-lox[pandas]`.
+
+        Example:
+            >>> def f(x):
+            ...     for i in range(3):
+            ...         lox.log({"loss": x / (i + 1)}, step=i)
+            ...     lox.log({"test": x}, step=2)
+            >>> print(lox.spool(f)(6.0)[1].to_pandas())
+               step  loss  test
+            0     0   6.0   NaN
+            1     1   3.0   NaN
+            2     2   2.0   6.0
+        """
+        return to_pandas(self.rows())
+
+    def to_polars(self) -> "polars.DataFrame":
+        """All keys in one `DataFrame` of polars: the table of `to_pandas`.
+
+        What is missing is null. Arrays become columns of the type `Array`, complex
+        numbers structs of `real` and `imag`.
+
+        Needs the extra `jax-lox[polars]`.
+
+        Example:
+            >>> logs = lox.logdict({"loss": 0.5}, step={"loss": 3})
+            >>> logs.to_polars().to_dicts()
+            [{'step': 3, 'loss': 0.5}]
+        """
+        return to_polars(self.rows())
+
+    def to_xarray(self) -> "xarray.Dataset":
+        """All keys in one `Dataset`, the steps as coordinates.
+
+        The axes of a key are `time`, `batch` (`batch_0`, ... if there are several) and
+        those of its values, `key_0`, `key_1`, ..., in the order that they have. Keys with
+        the same rows and steps share the axis `time` and its coordinates, such as `step`.
+        If there are several of these groups, each is named after its first key:
+        `time_loss`, `step_loss`. A step that is the same for the whole batch is a
+        coordinate of time alone.
+
+        Where rows may not have been logged, the coordinate `valid_key` says which were;
+        floats and steps are NaN where they were not. Pytrees become one variable for each
+        array, `key/a/b`.
+
+        Needs the extra `jax-lox[xarray]`.
+
+        Example:
+            >>> logs = lox.logdict({"x": 1.0}, step={"x": 5})
+            >>> logs += lox.logdict({"x": 2.0}, step={"x": 6})
+            >>> dataset = logs.to_xarray()
+            >>> dataset["x"].dims, dataset["step"].values.tolist()
+            (('time',), [5, 6])
+        """
+        return to_xarray(self.rows())
+
+    def plot(
+        self,
+        keys: str | Iterable[str] | None = None,
+        x: str | None = None,
+        *,
+        axes: Any = None,
+        band: str | None = "std",
+    ) -> "matplotlib.figure.Figure":
+        """Draw the scalar keys against a step, each in a panel of its own.
+
+        Of a batch, the mean is drawn and a band around it, of the values that are finite.
+        If the examples have rows at different steps, their curves are averaged.
+
+        Args:
+            keys: The key or keys to draw. Default: all real numbers that have rows.
+            x: The step to draw them against, or `"row"` for the number of the row.
+                Default: `step` if the key has it, or the first of its steps by name, or
+                the number of the row.
+            axes: The `Axes` of matplotlib to draw into: one for each curve, or a single
+                one for all. Default: a new figure.
+            band: `"std"`, `"range"`, or None to draw every example.
+
+        Returns:
+            The figure. Needs the extra `jax-lox[plot]`.
+
+        Example:
+            >>> logs = lox.logdict({"x": 1.0}) + lox.logdict({"x": 2.0})
+            >>> figure = logs.plot()
+            >>> figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()
+            ('row', 'x')
+        """
+        return plot(self.rows(), keys, x, axes, band)
 
     def copy(self) -> "logdict":
         """A shallow copy."""
@@ -249,7 +400,9 @@ class logdict(dict[str, Any]):
         if self._unpacked is None:
             values, meta, (keys, forms) = self._packed
             each = zip(keys, values, meta, forms, strict=True)
-            self._unpacked = {k: Rows(v, *arrays, *form) for k, v, arrays, form in each}
+            self._unpacked = {
+                key: form[0](value, *arrays, *form[1:]) for key, value, arrays, form in each
+            }
         return self._unpacked
 
 
@@ -266,14 +419,20 @@ def _deserialize(text: bytes) -> tuple:
 
 
 def _formed(form: tuple) -> Rows:
-    return Rows(None, {}, None, {}, *form)
+    return Rows(None, {}, None, {}, None, *form[1:])
 
 
 def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
 
 
-_KEPT = ("time", "ndim", "batch", "tags")  # of a form, when a program is exported
+_KEPT = (
+    "time",
+    "ndim",
+    "batch",
+    "tags",
+    "altered",
+)  # of a form, when a program is exported
 export.register_pytree_node_serialization(
     logdict,
     serialized_name="lox.logdict",
@@ -318,7 +477,15 @@ def _take(rows: Rows, index: slice) -> Rows:
 
 def _join(key: str, first: Rows, second: Rows) -> Rows:
     """First the one, then the other, under every axis that both have in front."""
-    join = lambda a, b: concatenate(key, [a, b])  # noqa: E731
+    for rows in (first, second):
+        if rows.altered:
+            raise ValueError(
+                f"Cannot add the rows of {key!r}: they have been {rows.altered} already, "
+                "and no longer say what the two together would be. Add the logs with all "
+                "of their rows first, and reduce or thin them afterwards: "
+                '`(a + b).reduce("mean")`, `(a + b).slice[::k]`.'
+            )
+    join = lambda a, b: concatenate(key, [a, b]).replace(bound=1)  # noqa: E731
     for _ in range(first.lead):
         join = jax.vmap(join)
     return join(*(rows.map(jnp.asarray) for rows in (first, second)))

@@ -3,22 +3,28 @@
 import collections
 import itertools as it
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ._reduced import Reduced, combine, either, fit
 from ._rows import Branch, Rows, common, concatenate, conform, mask_over
 
+Entry = Any  # `Rows`, or `Reduced` if the key is reduced
 
-def merge(key: str, parts: Sequence[Rows]) -> Rows:
-    """Join the rows that one program logs, in program order.
+
+def merge(key: str, parts: Sequence[Entry]) -> Entry:
+    """Join what one program logs of a key, in program order.
 
     What the branches of a vmapped `cond` log is found one after the other here, but no
     example logs both: they share rows, as those of any other `cond` do.
     """
     if len(parts) == 1:
         return parts[0]
+    if are_reduced(key, parts):
+        return combine(key, parts)
     conds = collections.Counter(branch.cond for part in parts for branch in part.path)
 
     def outermost_first(branch: Branch) -> int:
@@ -44,14 +50,34 @@ def _merge(key: str, parts: Sequence[Rows], depth: int) -> Rows:
     return _fold(key, parts, depth)
 
 
-def alternatives(key: str, parts: Sequence[Rows | None]) -> Rows:
+def are_reduced(key: str, parts: Sequence[Entry]) -> bool:
+    """Whether the key is reduced, in all parts or in none."""
+    reduced = [part for part in parts if isinstance(part, Reduced)]
+    kept = [part for part in parts if isinstance(part, Rows)]
+    if reduced and kept:
+        raise ValueError(
+            f"{key!r} is reduced by {reduced[0].reduction.name} at {reduced[0].where}, but "
+            f"keeps its rows at {kept[0].where}. Ask for the same in all calls of `log`, "
+            "or let `lox.spool` decide with `reduce=`."
+        )
+    return bool(reduced)
+
+
+def alternatives(key: str, parts: Sequence[Entry | None]) -> Entry:
     """The form in which exactly one of `parts` (None: no rows) leaves a `cond`."""
     present = [part for part in parts if part is not None]
+    if are_reduced(key, present):
+        return either(key, parts)
     target = common(key, present)
-    lengths = {0 if part is None else part.length for part in parts}
-    if len(lengths) > 1:
+    bounds = {0 if part is None else part.bound for part in parts}
+    if len(bounds) > 1:
         target = target.replace(valid=mask_over(target), sure=False)
     return target
+
+
+def fitted(part: Entry | None, target: Entry) -> Entry:
+    """Bring a part into the form that `alternatives` found."""
+    return fit(part, target) if isinstance(target, Reduced) else conform(part, target)
 
 
 def _fold(key: str, parts: Sequence[Rows], depth: int) -> Rows:
@@ -66,16 +92,17 @@ def _fold(key: str, parts: Sequence[Rows], depth: int) -> Rows:
     branches = [by_index.get(index) for index in range(count)]
     prefix = parts[0].path[:depth]
     target = alternatives(key, branches)
-    complete = [b for b in branches if b is not None and b.length == target.length]
-    sure = len(complete) == count and all(
-        branch.sure and len(branch.path) == depth + 1 for branch in complete
+    long = [b for b in branches if b is not None and b.bound == target.bound]
+    sure = len(long) == count and all(
+        branch.sure and len(branch.path) == depth + 1 for branch in long
     )
     target = target.replace(valid=mask_over(target), path=prefix, sure=sure)
     rows = conform(None, target)
     for branch in branches:
         if branch is not None:
             rows = _select(conform(branch, target), rows)
-    return rows.replace(valid=None) if sure and not prefix else rows
+    complete = sure and not prefix and not rows.altered
+    return rows.replace(valid=None) if complete else rows
 
 
 def _by_cond(parts: Sequence[Rows], depth: int) -> list[list[Rows]]:
@@ -106,13 +133,13 @@ def _select(rows: Rows, otherwise: Rows) -> Rows:
         chosen = jnp.broadcast_to(rows.valid.reshape(shape), x.shape)
         return lax.select(chosen, x, y)
 
-    both = jax.tree.map(choose, rows, otherwise)
-    return both.replace(valid=rows.valid | otherwise.valid)
+    both = jax.tree.map(choose, rows.replace(count=None), otherwise.replace(count=None))
+    count = None if rows.count is None else rows.count + otherwise.count
+    return both.replace(valid=rows.valid | otherwise.valid, count=count)
 
 
 def without_ghosts(rows: Rows) -> Rows:
     """Zeros where an example did not take the branch that these rows are from."""
     if not rows.path:
         return rows
-    nothing = conform(None, common("", [rows]))
-    return _select(rows, nothing.replace(path=rows.path, sure=rows.sure))
+    return _select(rows, conform(None, common("", [rows])))

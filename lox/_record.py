@@ -11,11 +11,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 
 from . import _compat
-from ._rows import Branch, Rows, Where
-
-
-def _static(**options):
-    return dataclasses.field(metadata={"static": True}, **options)
+from ._rows import Branch, Rows, Where, static
 
 
 @jax.tree_util.register_dataclass
@@ -33,17 +29,19 @@ class Record:
         batch: Sizes of the axes that `vmap` put in front.
         path: The branches of vmapped `cond`s around it.
         sure: Whether `valid` says nothing but which examples took `path`.
+        reduce: The reduction that the call of `log` asks for.
     """
 
     values: tuple[Any, ...]
     steps: dict[str, Any]
     valid: Any = None
     anchors: tuple[Any, ...] = ()
-    keys: tuple[str, ...] = _static(default=())
-    tags: tuple[str, ...] = _static(default=())
-    batch: tuple[int, ...] = _static(default=())
-    path: tuple[Branch, ...] = _static(default=())
-    sure: bool = _static(default=True)
+    keys: tuple[str, ...] = static(default=())
+    tags: tuple[str, ...] = static(default=())
+    batch: tuple[int, ...] = static(default=())
+    path: tuple[Branch, ...] = static(default=())
+    sure: bool = static(default=True)
+    reduce: Any = static(default=None)
 
     def replace(self, **changes: Any) -> "Record":
         return dataclasses.replace(self, **changes)

@@ -38,7 +38,7 @@ class Where:
         return 0
 
 
-def _static(**options):
+def static(**options):
     return dataclasses.field(metadata={"static": True}, **options)
 
 
@@ -55,26 +55,32 @@ class Rows:
         steps: The steps by name.
         valid: Which rows were really logged, `[time,] *batch`. None: all of them.
         masks: The same for each step that only some rows have.
+        count: How many rows there were before only the last ones were kept, `*batch`.
         time: Whether there is a time axis. Without it this is a single row.
         ndim: The rank that a row has in the first array of the value.
         batch: Sizes of the axes that `vmap` gave to a row.
         tags: The tags of the key.
         path: The branches of vmapped `cond`s around these rows.
         sure: Whether each example that takes the path logs all of these rows.
-        where: The lines that logged them.
+        altered: Whether these are not the rows as logged: "reduced" or "thinned" ones.
+        bound: The number of rows that are logged at most; of "thinned" ones, before.
+        where: The line that logged the first of them.
     """
 
     value: Any
     steps: dict[str, Any]
     valid: Any = None
     masks: dict[str, Any] = dataclasses.field(default_factory=dict)
-    time: bool = _static(default=False)
-    ndim: int = _static(default=0)
-    batch: tuple[int, ...] = _static(default=())
-    tags: tuple[str, ...] = _static(default=())
-    path: tuple[Branch, ...] = _static(default=())
-    sure: bool = _static(default=True)
-    where: Where = _static(default=Where())
+    count: Any = None
+    time: bool = static(default=False)
+    ndim: int = static(default=0)
+    batch: tuple[int, ...] = static(default=())
+    tags: tuple[str, ...] = static(default=())
+    path: tuple[Branch, ...] = static(default=())
+    sure: bool = static(default=True)
+    altered: str = static(default="")
+    bound: int = static(default=1)
+    where: Where = static(default=Where())
 
     @property
     def lead(self) -> int:
@@ -90,17 +96,23 @@ class Rows:
 
     def arrays(self) -> tuple:
         """All that is an array, but for the value."""
-        return self.steps, self.valid, self.masks
+        return self.steps, self.valid, self.masks, self.count
 
     def form(self) -> tuple:
         """All that is known before the program runs, in the order of the attributes."""
-        return tuple(getattr(self, field) for field in _STATIC)
+        return Rows, *(getattr(self, field) for field in _STATIC)
 
     def replace(self, **changes: Any) -> "Rows":
         return dataclasses.replace(self, **changes)
 
+    def without_batch_axis(self) -> "Rows":
+        """The same when the first batch axis has become one in front."""
+        return self.replace(batch=self.batch[1:], ndim=self.ndim - 1)
+
     def map(self, fun: Callable, **changes: Any) -> "Rows":
-        return jax.tree.map(fun, self).replace(**changes)
+        """Apply `fun` to every array that has rows."""
+        without = jax.tree.map(fun, self.replace(count=None))
+        return without.replace(**{"count": self.count, **changes})
 
 
 _STATIC = [f.name for f in dataclasses.fields(Rows) if f.metadata.get("static")]
@@ -108,18 +120,23 @@ _STATIC = [f.name for f in dataclasses.fields(Rows) if f.metadata.get("static")]
 
 def concatenate(key: str, parts: Sequence[Rows]) -> Rows:
     """Join rows in time."""
+    bound = sum(part.bound for part in parts)
     if len({_form(part) for part in parts}) > 1:
         target = common(key, parts, time=True)
         parts = [conform(part, target, part.length) for part in parts]
     join = lax.concatenate if parts[0].time else _stack
-    return jax.tree.map(lambda *xs: join(xs, 0), *parts).replace(time=True)
+    counts = [part.count for part in parts if part.count is not None]
+    rows = [part.replace(count=None) for part in parts]
+    joined = jax.tree.map(lambda *xs: join(xs, 0), *rows)
+    count = sum(counts[1:], counts[0]) if counts else None
+    return joined.replace(time=True, count=count, bound=bound)
 
 
 def common(key: str, parts: Sequence[Rows], time: bool = False) -> Rows:
     """The form that holds any of `parts`: abstract arrays, as long as the longest."""
     first, widest = parts[0], max(parts, key=lambda part: len(part.batch))
     for part in parts:
-        _check_batch(key, part, widest)
+        check_batch(key, part, widest)
         _check_same(key, first, part)
     batch = widest.batch
     time = time or any(part.time for part in parts)
@@ -139,17 +156,21 @@ def common(key: str, parts: Sequence[Rows], time: bool = False) -> Rows:
     partial.update(name for p in parts for name in p.masks)
     mask = jax.ShapeDtypeStruct(front, bool)
     path = tuple(b for b in first.path if all(b in part.path for part in parts))
+    counted = any(part.count is not None for part in parts)
     return Rows(
         value=jax.tree.map(form(first), first.value),
         steps=steps,
         valid=mask if any(p.valid is not None for p in parts) else None,
         masks=dict.fromkeys(sorted(partial), mask),
+        count=jax.ShapeDtypeStruct(batch, jnp.int32) if counted else None,
         time=time,
         ndim=first.ndim - len(first.batch) + len(batch),
         batch=batch,
         tags=tuple(dict.fromkeys(tag for part in parts for tag in part.tags)),
         path=path,
         sure=all(part.sure and len(part.path) == len(path) for part in parts),
+        altered=first.altered,
+        bound=max(part.bound for part in parts),
         where=first.where,
     )
 
@@ -159,8 +180,10 @@ def conform(rows: Rows | None, target: Rows, length: int | None = None) -> Rows:
     length = target.length if length is None else length
     if rows is None:
         empty = target.map(lambda x: jnp.zeros(_resized(x, target, length), x.dtype))
-        return empty.replace(masks=jax.tree.map(jnp.ones_like, empty.masks))
+        none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), target.count)
+        return empty.replace(masks=jax.tree.map(jnp.ones_like, empty.masks), count=none)
     rows = _aligned(rows, target)
+    count = None if target.count is None else counted(rows)
     if target.time and not rows.time:
         rows = rows.map(lambda x: lax.expand_dims(x, (0,)))
 
@@ -177,6 +200,7 @@ def conform(rows: Rows | None, target: Rows, length: int | None = None) -> Rows:
             for name, step in target.steps.items()
         },
         valid=valid,
+        count=count,
         masks={
             name: rows.masks[name] if name in rows.masks else fill(mask, name in rows.steps)
             for name, mask in target.masks.items()
@@ -185,7 +209,19 @@ def conform(rows: Rows | None, target: Rows, length: int | None = None) -> Rows:
     if same.length == length:
         return same
     missing = conform(None, target, length - same.length)
-    return jax.tree.map(lambda *xs: lax.concatenate(xs, 0), same, missing)
+    both = [part.replace(count=None) for part in (same, missing)]
+    padded = jax.tree.map(lambda *xs: lax.concatenate(xs, 0), *both)
+    return padded.replace(count=same.count)
+
+
+def counted(rows: Rows) -> jax.Array:
+    """How many rows were really logged, `*batch`."""
+    if rows.count is not None:
+        return rows.count
+    if rows.valid is None:
+        return jnp.full(rows.batch, rows.length, jnp.int32)
+    valid = rows.valid.astype(jnp.int32)
+    return valid.sum(0) if rows.time else valid
 
 
 def _form(rows: Rows) -> Any:
@@ -211,11 +247,17 @@ def _resized(x: Any, target: Rows, length: int) -> tuple[int, ...]:
     return (length, *x.shape[1:]) if target.time else x.shape
 
 
+def widened(rows: Rows, batch: tuple[int, ...]) -> Rows:
+    """The rows with all of the batch axes, repeated along those that they lack."""
+    ndim = rows.ndim - len(rows.batch) + len(batch)
+    return _aligned(rows, rows.replace(batch=batch, ndim=ndim))
+
+
 def _aligned(rows: Rows, target: Rows) -> Rows:
     """Repeat what does not depend on a batch axis along it."""
     if rows.batch == target.batch:
         return rows
-    own = _embedding(rows.batch, target.batch) or ()
+    own = embedding(rows.batch, target.batch) or ()
     missing = [i + rows.time for i in range(len(target.batch)) if i not in own]
 
     def align(x):
@@ -223,10 +265,14 @@ def _aligned(rows: Rows, target: Rows) -> Rows:
         wide = lax.expand_dims(x, missing)
         return jnp.broadcast_to(wide, front + target.batch + rest)
 
-    return rows.map(align, batch=target.batch, ndim=target.ndim)
+    count = rows.count
+    if count is not None:
+        at = [i - rows.time for i in missing]
+        count = jnp.broadcast_to(lax.expand_dims(count, at), target.batch)
+    return rows.map(align, batch=target.batch, ndim=target.ndim, count=count)
 
 
-def _embedding(small: tuple[int, ...], large: tuple[int, ...]) -> tuple[int, ...] | None:
+def embedding(small: tuple[int, ...], large: tuple[int, ...]) -> tuple[int, ...] | None:
     """Which axes of `large` those of `small` are, if there is only one way."""
     ways = [
         at
@@ -236,8 +282,8 @@ def _embedding(small: tuple[int, ...], large: tuple[int, ...]) -> tuple[int, ...
     return ways[0] if len(ways) == 1 else None
 
 
-def _check_batch(key: str, part: Rows, widest: Rows) -> None:
-    if _embedding(part.batch, widest.batch) is None:
+def check_batch(key: str, part: Any, widest: Any) -> None:
+    if embedding(part.batch, widest.batch) is None:
         raise ValueError(
             f"{key!r} depends on `vmap`s of size {part.batch} at {part.where} and of "
             f"size {widest.batch} at {widest.where}; which of the axes are the same cannot "
@@ -265,9 +311,14 @@ def _check_same(key: str, a: Rows, b: Rows) -> None:
 def _describe(rows: Rows, tree: Any) -> str:
     """The form of one row, such as `float32[3]`."""
     n = rows.time + len(rows.batch)
+    return describe(
+        jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[n:], x.dtype), tree)
+    )
 
+
+def describe(tree: Any) -> str:
     def leaf(x):
-        return f"{x.dtype}[{','.join(map(str, x.shape[n:]))}]"
+        return f"{x.dtype}[{','.join(map(str, x.shape))}]"
 
     leaves, treedef = jax.tree.flatten(jax.tree.map(leaf, tree))
     if treedef == jax.tree.structure(0):

@@ -17,10 +17,11 @@ import jax
 from jax.extend.core import JaxprEqn
 
 from . import _compat
+from ._gather import Gathering
 from ._logdict import logdict
-from ._merge import alternatives
-from ._rows import Rows, conform
-from ._stage import Staged, split, stage, stage_walk
+from ._merge import alternatives, fitted, merge
+from ._rows import Rows
+from ._stage import Staged, carry_predicate, split, stage, stage_walk
 
 Rule = Callable[..., tuple[list, logdict]]
 
@@ -67,23 +68,43 @@ def _call(walk, eqn, *args):
 
 @rule_for("scan")
 def _scan(walk, eqn, *args):
+    jaxpr, options = eqn.params["jaxpr"], _compat.scan_options(eqn.params)
     consts, init, xs = split(args, *_compat.scan_sizes(eqn.params))
+    step: Callable = lambda walk, *args: walk.iterate(jaxpr, *args)  # noqa: E731
+    gathering = Gathering(logdict(), {})
+    if walk.handler.gathers:
+        staged = stage_walk(walk, jaxpr, *consts, *jaxpr.in_avals[len(consts) :])
+        step = lambda *args: staged(*jax.tree.leaves(args))  # noqa: E731
+        rooms = walk.handler.rooms(staged.shape[1], eqn.params["length"])
+        gathering = Gathering(staged.shape[1], rooms)
 
     def body(carry, x):
-        outs, logs = walk.iterate(eqn.params["jaxpr"], *consts, *carry, *x)
+        carry, gathered = carry
+        outs, logs = step(walk.after(gathered[0]), *consts, *carry, *x)
         carry, ys = split(outs, len(init))
-        return carry, (ys, logs)
+        gathered, rows = gathering.add(gathered, logs)
+        return (carry, gathered), (ys, rows)
 
-    options = _compat.scan_options(eqn.params)
     # A symbolic length is known from `xs` only.
-    length = None if xs else eqn.params["length"]
-    carry, (ys, logs) = jax.lax.scan(body, init, xs, length, **options)
-    rows = {key: _in_time(own, options["reverse"]) for key, own in logs.rows().items()}
-    return [*carry, *ys], logdict.of(rows)
+    length, start = None if xs else eqn.params["length"], (init, gathering.start())
+    (carry, gathered), (ys, logs) = jax.lax.scan(body, start, xs, length, **options)
+    length = eqn.params["length"]
+    entries = logs.rows().items()
+    rows = {key: _in_time(own, length, options["reverse"]) for key, own in entries}
+    rows |= gathering.finish(gathered, length)
+    return [*carry, *ys], logdict.of(_in_order(rows, gathering.logs))
 
 
-def _in_time(rows: Rows, reverse: bool) -> Rows:
+def _in_order(rows: dict[str, Any], logs: logdict) -> dict[str, Any]:
+    """The keys in the order of first logging, where some went another way than others."""
+    return {key: rows[key] for key in (logs or rows)}
+
+
+def _in_time(rows: Rows, length: int, reverse: bool) -> Rows:
     """The rows of all iterations, in the order of execution."""
+    rows = rows.replace(bound=rows.bound * length)
+    if rows.count is not None:
+        rows = rows.replace(count=rows.count.sum(0))
     if reverse:
         rows = rows.map(lambda x: jax.lax.rev(x, (0,)))
     if not rows.time:
@@ -102,9 +123,7 @@ def _cond(walk, eqn, index, *args):
     def unified(branch: Staged, *leaves) -> tuple[list, logdict]:
         outs, logs = branch(*leaves)
         rows = logs.rows()
-        return outs, logdict.of(
-            {k: conform(rows.get(k), form) for k, form in forms.items()}
-        )
+        return outs, logdict.of({k: fitted(rows.get(k), form) for k, form in forms.items()})
 
     if any(signature(logs) != signature(forms) for logs in logged):
         branches = [stage(ft.partial(unified, b), *b.leaves) for b in branches]
@@ -122,25 +141,49 @@ def signature(rows: dict[str, Rows]) -> Any:
 def _while(walk, eqn, *args):
     sizes = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     cond_consts, body_consts, init = split(args, *sizes)
-    cond = stage_walk(walk, eqn.params["cond_jaxpr"], *cond_consts, *init)
-    body = stage_walk(walk, eqn.params["body_jaxpr"], *body_consts, *init)
-    for key, rows in {**cond.shape[1].rows(), **body.shape[1].rows()}.items():
-        raise ValueError(
-            f"Cannot collect the rows of {key!r}, logged at {rows.where}, out of a "
-            "`while_loop` (or a `fori_loop` whose bounds are not static): the number of "
-            "iterations is not known at trace time. Use a `scan` or a `fori_loop` with "
-            "static bounds, or leave the key out with `argnames`."
-        )
-    extra = jax.tree.leaves(walk)  # in front of the constants, see `stage_walk`
+    cond, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
+    if stage_walk(walk, cond, *cond_consts, *init).shape[1]:
+        return _while_with_logging_predicate(walk, eqn, *args)
+    logs = stage_walk(walk, body, *body_consts, *init).shape[1]
+    gathering = Gathering(logs, walk.handler.rooms(logs, None), walk.handler.interval or 1)
+    state, tree = jax.tree.flatten(gathering.start())
+
+    def ask(walk, *operands):
+        return walk(cond, *operands[: sizes[0] + len(init)])[0]
+
+    def step(walk, *operands):
+        inner, leaves = split(operands, sizes[1] + len(init))
+        state = jax.tree.unflatten(tree, leaves)
+        outs, logs = walk.after(state[0])(body, *inner)
+        state, _ = gathering.add(state, logs)
+        return [*outs, *jax.tree.leaves(state)]
+
+    extra = jax.tree.leaves(walk)
     params = {
         **eqn.params,
         "cond_nconsts": sizes[0] + len(extra),
         "body_nconsts": sizes[1] + len(extra),
-        "cond_jaxpr": cond.jaxpr,
-        "body_jaxpr": body.jaxpr,
+        "cond_jaxpr": stage(ask, walk, *cond_consts, *init, *state).jaxpr,
+        "body_jaxpr": stage(step, walk, *body_consts, *init, *state).jaxpr,
     }
-    operands = [*extra, *cond_consts, *extra, *body_consts, *init]
-    return eqn.primitive.bind(*operands, **params), logdict()
+    operands = [*extra, *cond_consts, *extra, *body_consts, *init, *state]
+    outs, state = split(eqn.primitive.bind(*operands, **params), len(init))
+    gathered = gathering.finish(jax.tree.unflatten(tree, state), length=None)
+    return outs, logdict.of(_in_order(gathered, logs))
+
+
+def _while_with_logging_predicate(walk, eqn, *args):
+    """Ask the predicate before the loop and in its body, where its logs can be carried."""
+    sizes = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    cond_consts, body_consts, init = split(args, *sizes)
+    (running,), first = walk(eqn.params["cond_jaxpr"], *cond_consts, *init)
+    loop = eqn.replace(params=carry_predicate(eqn.params))
+    walk = walk.after(first.rows())
+    outs, rest = _while(walk, loop, *cond_consts, *body_consts, running, *init)
+    parts = [first.rows(), rest.rows()]
+    keys = dict.fromkeys(key for rows in parts for key in rows)
+    logs = {key: merge(key, [rows[key] for rows in parts if key in rows]) for key in keys}
+    return outs[1:], logdict.of(logs)
 
 
 @rule_for("checkpoint", "remat", "remat2")

@@ -3,7 +3,7 @@
 import functools as ft
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -14,8 +14,7 @@ from ._handlers import Collect
 from ._interpret import Walk, check, forms
 from ._log import check_function, names_in
 from ._logdict import logdict
-from ._merge import without_ghosts
-from ._rows import Where
+from ._reduce import Reduction, reduction_named
 
 
 def spool(
@@ -23,8 +22,11 @@ def spool(
     argnames: str | Iterable[str] | None = None,
     tags: str | Iterable[str] | None = None,
     keep_logs: bool = False,
-    *,
+    interval: int | None = None,
+    reduce: str | Reduction | Mapping[str, str | Reduction] | None = None,
     prefix: str = "",
+    *,
+    capacity: int | None = None,
 ) -> Callable[..., tuple[Any, logdict]]:
     """Make `fun` also return what it logs.
 
@@ -42,7 +44,14 @@ def spool(
         argnames: The key or keys to collect. Others go on to whoever is around.
         tags: The tag or tags to collect. Given both, both must match.
         keep_logs: Leave the logs for whoever is around, too.
+        interval: Keep rows 0, k, 2k, ... of each key only.
+        reduce: Combine all rows of a key into one value while the program runs, in
+            constant memory: `"mean"`, `"sum"`, `"min"`, `"max"`, `"first"`, `"last"`,
+            `"count"`, `"std"`, `"var"`, a `lox.Reduction`, or a mapping from key to one of
+            them. It overrides what the calls of `log` ask for.
         prefix: Put before each key.
+        capacity: How many rows to keep of a loop of unknown length: the last ones, with
+            `logs.valid` for those that exist, and `logs.count` for how many there were.
 
     Returns:
         A function returning the pair of `fun`'s output and a `logdict`.
@@ -62,7 +71,17 @@ def spool(
     check_function("lox.spool", fun)
     if not isinstance(prefix, str):
         raise TypeError(f"`prefix` must be a string, not {prefix!r}.")
-    handler = Collect(_selection(argnames, "argnames"), _selection(tags, "tags"), keep_logs)
+    for name, number in (("interval", interval), ("capacity", capacity)):
+        if number is not None and number < 1:
+            raise ValueError(f"`{name}` must be at least 1, not {number}.")
+    handler = Collect(
+        keys=_selection(argnames, "argnames"),
+        tags=_selection(tags, "tags"),
+        keep=keep_logs,
+        reduce=_reductions(reduce),
+        interval=interval,
+        capacity=capacity,
+    )
     spooling = ft.partial(_spool, handler, prefix)
     if isinstance(fun, _compat.Jitted):
         return _spooled_jit(fun, spooling, (handler, prefix))
@@ -75,16 +94,13 @@ def spool(
 
 
 def _spool(handler: Collect, prefix: str, fun: Callable, *args: Any, **kwargs: Any):
-    walk = Walk(handler)
-    traced = walk.trace(fun, *args, **kwargs)
+    traced = Walk(handler).trace(fun, *args, **kwargs)
     check(traced.jaxpr.jaxpr)
     _warn_of_no_match(handler, traced.jaxpr)
-    outs, logs = walk(traced.jaxpr, *traced.args)
-    rows = {
-        prefix + key: without_ghosts(own).replace(path=(), sure=True, where=Where())
-        for key, own in logs.rows().items()
-    }
-    return traced.output(outs), jax.lax.stop_gradient(logdict.of(rows))
+    handler = handler.prepared(list(forms(traced.jaxpr)))
+    outs, logs = Walk(handler)(traced.jaxpr, *traced.args)
+    rows = logdict.of(handler.finished(logs)).prefix(prefix)
+    return traced.output(outs), jax.lax.stop_gradient(rows)
 
 
 def _spooled_jit(fun: Any, spooling: Callable, options: tuple) -> Callable:
@@ -111,6 +127,15 @@ def _spooled_jit(fun: Any, spooling: Callable, options: tuple) -> Callable:
 
 
 _spooled_jits: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def _reductions(given: Any) -> tuple[tuple[str | None, Any], ...]:
+    if given is None:
+        return ()
+    asked = given if isinstance(given, Mapping) else {None: given}
+    for reduction in asked.values():
+        reduction_named(reduction)
+    return tuple(asked.items())
 
 
 def _selection(given: str | Iterable[str] | None, what: str) -> frozenset[str] | None:

@@ -158,6 +158,32 @@ class Fori(Node):
 
 
 @dataclasses.dataclass(frozen=True)
+class While(Node):
+    """Runs never, once or twice, by where a number lies."""
+
+    what: str
+    body: Node
+
+    def run(self, v, scope):
+        number = Log.VALUES[self.what](v, scope)
+        if self.what == "counter":
+            times = number % 3
+        else:
+            scope.note(number, [0.137, -0.313])
+            times = sum(jnp.int32(number > bound) for bound in [0.137, -0.313])
+
+        def body(state):
+            i, v = state
+            v = v + 0.1 * i.astype(jnp.float32)
+            return i + 1, self.body.run(v, dataclasses.replace(scope, i=i))
+
+        return jax.lax.while_loop(lambda s: s[0] < times, body, (jnp.int32(0), v))[1]
+
+    def counts(self):
+        return in_a_loop(self.body.counts())
+
+
+@dataclasses.dataclass(frozen=True)
 class Map(Node):
     length: int
     body: Node
@@ -332,6 +358,7 @@ class Place:
     vmaps: int = 0
     runs: int = 1  # how often the node will run, so that eager runs stay short
     forward: bool = False  # under a `jvp`, where there can be no custom vjp
+    unknown: bool = False  # there may be loops of unknown length
 
     def inside(self, times: int = 1, **changes: Any) -> "Place":
         return dataclasses.replace(
@@ -339,14 +366,25 @@ class Place:
         )
 
 
-def random_program(seed: int, depth: int = 4, nodes: range = range(4, 13)) -> Node:
+def random_program(
+    seed: int, depth: int = 4, nodes: range = range(4, 13), unknown: bool = False
+) -> Node:
     """A program that logs, and that compiles in a moment."""
     choose = random.Random(seed)
     while True:
-        program = block(choose, Place(depth))
+        program = block(choose, Place(depth, unknown=unknown))
         logs = any(count.most for key, count in program.counts().items() if key[0] != "b")
-        if logs and len(list(lines(program))) in nodes:
+        right = not unknown or logs_in_a_while(program)
+        if logs and right and len(list(lines(program))) in nodes:
             return program
+
+
+def logs_in_a_while(node: Node) -> bool:
+    if isinstance(node, While):
+        return bool(node.counts())
+    fields = vars(node)
+    inner = [*fields.get("nodes", ()), *fields.get("bodies", ()), fields.get("body")]
+    return any(logs_in_a_while(part) for part in inner if part is not None)
 
 
 def block(choose: random.Random, place: Place) -> Node:
@@ -356,7 +394,7 @@ def block(choose: random.Random, place: Place) -> Node:
 def node(choose: random.Random, place: Place) -> Node:
     if not place.depth or choose.random() < 0.3:
         return log(choose, place) if choose.random() < 0.75 else math(choose)
-    return choose.choice(MAKERS)(choose, place)
+    return choose.choice(WITH_WHILE if place.unknown else MAKERS)(choose, place)
 
 
 def math(choose: random.Random) -> Node:
@@ -406,6 +444,11 @@ def a_scan(choose, place):
     return Scan(length, reverse, unroll, block(choose, place.inside(length)))
 
 
+def a_while(choose, place):
+    what = choose.choice(["sum", "sum", "counter", "argument"])
+    return While(what, block(choose, place.inside(2)))
+
+
 def a_fori(choose, place):
     return Fori(2, block(choose, place.inside(2)))
 
@@ -450,7 +493,9 @@ def a_custom_vjp(choose, place):
 def a_grad(choose, place):
     how = choose.choice(["grad", "value_and_grad", "jvp"])
     forward = place.forward or how == "jvp"
-    return Grad(how, block(choose, place.inside(forward=forward)))
+    # JAX has no reverse mode for loops of unknown length.
+    unknown = place.unknown and how == "jvp"
+    return Grad(how, block(choose, place.inside(forward=forward, unknown=unknown)))
 
 
 def a_nolog(choose, place):
@@ -462,6 +507,7 @@ MAKERS = [
     *[a_fori, a_map, a_checkpoint, a_custom_jvp, a_custom_vjp] * 2,
     a_nolog,
 ]
+WITH_WHILE = [*MAKERS, *[a_while] * 8]
 
 
 def lines(node: Any, indent: str = "") -> Iterator[str]:

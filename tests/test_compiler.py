@@ -203,3 +203,83 @@ def costs(fun, x) -> dict[str, float]:
         "temporary": memory.temp_size_in_bytes,
         "arguments": memory.argument_size_in_bytes,
     }
+
+
+# Reductions and intervals cost what accumulators carried by hand cost -----------------
+
+
+def long_scan(length):
+    def fun(x):
+        def step(carry, _):
+            x, i = carry
+            lox.log({"x": x}, step=i)
+            return (jnp.sin(3 * x), i + 1), None
+
+        return jax.lax.scan(step, (x, 0), None, length=length)[0]
+
+    return fun
+
+
+MANY, FEW = 10**6, 10**3
+
+
+@pytest.mark.parametrize("how", ["mean", "std", "max", "last"])
+def test_the_memory_of_a_reduction_does_not_depend_on_the_length(how):
+    few, many = (
+        costs(lox.spool(long_scan(length), reduce=how), X) for length in (FEW, MANY)
+    )
+    assert many["output"] == few["output"]
+    assert many["temporary"] == few["temporary"]
+
+
+@pytest.mark.parametrize("k", [10, 1000])
+def test_an_interval_holds_one_in_k_rows(k):
+    """Their values and steps; nothing else grows with the length."""
+    bare = costs(lox.nolog(long_scan(MANY)), X)
+    found = costs(lox.spool(long_scan(MANY), interval=k), X)
+    rows = MANY // k * (X.nbytes + 4)
+    assert found["output"] - bare["output"] <= 1.01 * rows + 1000
+    assert found["temporary"] - bare["temporary"] <= 1.1 * rows + 10 * X.nbytes
+
+
+def mean_by_hand(x):
+    """A compensated sum in the carry of a loop that does hardly anything else."""
+
+    def step(carry, a):
+        x, total, count, _ = carry
+        return (jnp.sin(x), added(total, x), count + 1, a), None
+
+    zero = jnp.zeros(())
+    start = x, (zero, zero), jnp.int32(0), zero
+    (y, (high, low), count, a), _ = jax.lax.scan(step, start, jnp.arange(100.0))
+    return y, ((high + low) / count.astype(jnp.float32), a)
+
+
+def added(total, x):
+    """Add to a sum whose second part holds what the first has no room for."""
+    high, low = total
+    new = high + x
+    back = new - high
+    low = low + ((high - (new - back)) + (x - back))
+    low = jnp.where(jnp.isfinite(new), low, 0)
+    high = new + low
+    return high, jnp.where(jnp.isfinite(new), low - (high - new), low)
+
+
+def mean_by_lox(x):
+    def step(x, a):
+        lox.log({"x": x}, step=a)
+        return jnp.sin(x), None
+
+    return jax.lax.scan(step, x, jnp.arange(100.0))[0]
+
+
+def test_a_mean_costs_what_a_compensated_sum_by_hand_costs():
+    x, spooled = jnp.float32(1), lox.spool(mean_by_lox, reduce="mean")
+    (out, logs), (other, (mean, _)) = jax.jit(spooled)(x), jax.jit(mean_by_hand)(x)
+    assert jnp.allclose(out, other)
+    assert jnp.allclose(logs["x"], mean)
+    found, expected = costs(spooled, x), costs(mean_by_hand, x)
+    assert found["flops"] <= 1.05 * expected["flops"], f"{found} for {expected}"
+    assert found["output"] <= expected["output"]
+    assert found["temporary"] <= 1.05 * expected["temporary"] + 64

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from random_programs import Node, Scope, random_program
+from reductions import assert_reduced
 from truth import assert_logs, assert_trees_close, run, run_each, without_logs
 
 import lox
@@ -35,6 +36,42 @@ def test_a_random_program_logs_what_its_eager_run_logs(seed):
             pytest.skip("JAX cannot compile this program, also without logs.")
         error.add_note(f"\nThe program of seed {seed}:\n{program}")
         raise
+
+
+@pytest.mark.parametrize("seed", range(START, START + COUNT // 10))
+def test_a_random_program_with_while_loops_logs_what_its_eager_run_logs(seed):
+    program = random_program(seed, nodes=range(4, 10), unknown=True)
+    try:
+        check_while(program, EXAMPLES[seed % 2])
+    except Exception as error:
+        error.add_note(f"\nThe program of seed {seed}:\n{program}")
+        raise
+
+
+def check_while(program: Node, xs: jax.Array) -> None:
+    counts, margins, room = program.counts(), [], 32
+
+    def natural(key):
+        return counts[key].most == 1 and not counts[key].looped
+
+    def agree(spool, x, truth, batch_first=False):
+        out, logs = spool(lambda fun: lox.spool(fun, capacity=room))(x)
+        rows = {"natural": natural, "batch_first": batch_first, "tol": 1e-3}
+        assert_trees_close(out, truth[0], tol=1e-3)
+        assert_logs(logs, truth[1], **rows)
+        assert_logs(logs.compact(), truth[1], **rows)
+        out, logs = spool(lambda fun: lox.spool(fun, reduce="sum"))(x)
+        assert_trees_close(out, truth[0], tol=1e-3)
+        assert_reduced(logs, truth[1], "sum", tol=1e-3)
+
+    fun, noted = of(program), of(program, margins)
+    truth, truth_of_each = run(noted, xs[0]), run_each(noted, xs)
+    if min(margins, default=1) < 1e-3:
+        pytest.skip("A condition is so close that rounding decides.")
+
+    agree(lambda spool: jax.jit(spool(fun)), xs[0], truth)
+    agree(lambda spool: jax.jit(spool(jax.vmap(fun))), xs, truth_of_each)
+    agree(lambda spool: jax.jit(jax.vmap(spool(fun))), xs, truth_of_each, batch_first=True)
 
 
 def check(program: Node, xs: jax.Array) -> None:

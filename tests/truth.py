@@ -40,7 +40,7 @@ class Recorder:
         self.lanes: list[tuple[int, int]] = []
         self.muted = 0
 
-    def log(self, data, *, tags=(), prefix="", **steps):
+    def log(self, data, *, tags=(), prefix="", reduce=None, **steps):
         raw = {prefix + key: value for key, value in data.items()}
         if not self.muted:
             self.records.append(

@@ -1,0 +1,162 @@
+"""What a loop gathers in its carry: accumulators of reduced keys, buffers of rows."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ._logdict import logdict
+from ._merge import fitted
+from ._reduced import Reduced, combine, form
+from ._rows import Rows, common, conform, counted, mask_over
+
+State = tuple[dict[str, Reduced], dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Gathering:
+    """How the logs of a loop are gathered.
+
+    Args:
+        logs: What one iteration logs, as abstract arrays.
+        rooms: For keys whose rows go into a buffer, how many of them are kept.
+        every: Of how many rows one is kept.
+    """
+
+    logs: logdict
+    rooms: Mapping[str, int]
+    every: int = 1
+
+    def start(self) -> State:
+        """The state before the first iteration."""
+        totals = {key: fitted(None, self._total(key)) for key in self._reduced()}
+        buffers = {
+            key: empty_buffer(self._row(key), room) for key, room in self.rooms.items()
+        }
+        return totals, buffers
+
+    def add(self, state: State, logs: logdict) -> tuple[State, logdict]:
+        """Add what an iteration has logged. What is left of it leaves the loop as rows."""
+        totals, buffers = map(dict, state)
+        rows: dict[str, Any] = logs.rows()  # pyright: ignore[reportAssignmentType]
+        for key, total in totals.items():
+            target = self._total(key)
+            both = combine(key, [total, rows.pop(key)])
+            totals[key] = fitted(both, target)
+        for key, buffer in buffers.items():
+            row = self._row(key)
+            buffers[key] = push(buffer, conform(rows.pop(key), row), self.rooms[key])
+        return (totals, buffers), logdict.of(rows)
+
+    def finish(self, state: State, length: int | None) -> dict[str, Rows | Reduced]:
+        """What has been gathered after `length` iterations. None: nobody knows."""
+        totals, buffers = state
+        gathered: dict[str, Any] = {}
+        for key, total in totals.items():
+            each = self._reduced()[key]
+            gathered[key] = total.replace(
+                valid=None if length and each.valid is None else total.valid,
+                paths=each.paths if length else (),
+            )
+        for key, buffer in buffers.items():
+            row, room = self._row(key), self.rooms[key]
+            rows = ordered(buffer, row, room)
+            if length is None:
+                rows = rows.replace(count=buffer[2], sure=False, bound=room * self.every)
+            else:
+                count = None if row.count is None else buffer[2]
+                rows = rows.replace(count=count, bound=row.bound * length)
+            gathered[key] = rows
+        return gathered
+
+    def _reduced(self) -> dict[str, Reduced]:
+        rows = self.logs.rows()
+        return {key: own for key, own in rows.items() if isinstance(own, Reduced)}
+
+    def _total(self, key: str) -> Reduced:
+        return form(key, [self._reduced()[key]])
+
+    def _row(self, key: str) -> Rows:
+        """The rows of one iteration, each with a mask."""
+        rows = common(key, [self.logs.rows()[key]], time=True)
+        return rows.replace(valid=mask_over(rows))
+
+
+def _columns(rows: Rows) -> Any:
+    return rows.value, rows.steps, rows.masks
+
+
+def empty_buffer(row: Rows, room: int) -> Any:
+    """An empty ring of rows: arrays with the axes `*batch, room, ...`, and two counts.
+
+    They are those of the rows that were pushed, and of those that were logged.
+    """
+    n = len(row.batch)
+
+    def zeros(x):
+        return jnp.zeros((*x.shape[1 : 1 + n], room, *x.shape[1 + n :]), x.dtype)
+
+    none = jnp.zeros(row.batch, jnp.int32)
+    return jax.tree.map(zeros, _columns(row)), none, none
+
+
+def push(buffer: Any, rows: Rows, room: int) -> Any:
+    """Append the rows that were really logged."""
+
+    def write(column, count, x, valid):
+        at = count % room
+        # Nothing is copied, also where nothing is written.
+        old = lax.dynamic_index_in_dim(column, at, 0, keepdims=False)
+        return lax.dynamic_update_index_in_dim(column, jnp.where(valid, x, old), at, 0)
+
+    for _ in rows.batch:
+        write = jax.vmap(write)
+
+    def append(pushed, row):
+        (columns, count), (xs, valid) = pushed, row
+        columns = jax.tree.map(lambda c, x: write(c, count, x, valid), columns, xs)
+        return (columns, count + valid.astype(jnp.int32)), None
+
+    *pushed, total = buffer
+    pushed, _ = lax.scan(append, tuple(pushed), (_columns(rows), rows.valid))
+    return *pushed, total + counted(rows)
+
+
+def ordered(buffer: Any, row: Rows, room: int) -> Rows:
+    """The rows of a ring, oldest first, those that exist valid."""
+    columns, count, _ = buffer
+
+    def read(column, count):
+        oldest = jnp.where(count > room, count % room, 0)
+        return jnp.roll(column, -oldest, axis=0)
+
+    def exists(count):
+        return jnp.arange(room) < count
+
+    for _ in row.batch:
+        read, exists = jax.vmap(read), jax.vmap(exists)
+    n = len(row.batch)
+
+    def in_front(x):
+        return jnp.moveaxis(x, n, 0)
+
+    value, steps, masks = jax.tree.map(lambda c: in_front(read(c, count)), columns)
+    return row.replace(
+        value=value,
+        steps=steps,
+        masks=masks,
+        valid=in_front(exists(count)),
+        count=None,
+    )
+
+
+def shortened(key: str, rows: Rows, room: int) -> Rows:
+    """The valid rows at the front, in as many rows as there can be valid ones."""
+    if not rows.time or rows.length <= room:
+        return rows
+    target = common(key, [rows], time=True)
+    short = ordered(push(empty_buffer(target, room), rows, room), target, room)
+    return short.replace(count=rows.count)

@@ -1,0 +1,215 @@
+"""Every k-th row of each key, against the rows of the eager run."""
+
+import functools as ft
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from programs import PROGRAMS, Program, logged
+from reductions import assert_reduced, thinned
+from test_while import PROGRAMS as WHILE_PROGRAMS, ROOM, X
+from truth import assert_logs, assert_trees_close, by_key, run, run_each
+
+import lox
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+INTERVALS = [1, 2, 3, 5, 100]
+every = pytest.mark.parametrize("p", PROGRAMS, ids=lambda p: p.name)
+
+
+def two_of(p: Program) -> list[int]:
+    """Each program meets two intervals, each interval many programs."""
+    i = PROGRAMS.index(p)
+    return [INTERVALS[i % 5], INTERVALS[(i // 5 + i + 2) % 5]]
+
+
+# Every construct ----------------------------------------------------------------------
+
+
+@every
+def test_each_key_keeps_every_kth_row(p: Program):
+    for k in two_of(p):
+        for wrap in (lambda f: jax.jit(f), lambda f: f)[:: 1 if k == 2 else 2]:
+            out, logs = wrap(lox.spool(p.fun, interval=k))(p.x)
+            check(p, logs, records(p), k)
+        assert_trees_close(out, jax.jit(lox.nolog(p.fun))(p.x))
+
+
+@every
+def test_each_example_keeps_its_own_kth_rows(p: Program):
+    k = two_of(p)[0]
+    _, logs = jax.jit(lox.spool(jax.vmap(p.fun), interval=k))(p.xs)
+    check(p, logs, records_of_each(p), k)
+    _, logs = jax.jit(jax.vmap(lox.spool(p.fun, interval=k)))(p.xs)
+    check(p, logs, records_of_each(p), k, batch_first=True)
+
+
+@pytest.mark.parametrize("p", [p for p in PROGRAMS if p.grad][::2], ids=lambda p: p.name)
+def test_rows_are_thinned_under_grad(p: Program):
+    k = two_of(p)[1]
+
+    def total(out):
+        leaves = [a for a in jax.tree.leaves(out) if a.dtype == jnp.float32]
+        return sum((jnp.sum(jnp.sin(a)) for a in leaves), start=jnp.float32(0))
+
+    def fun(x):
+        out, logs = lox.spool(p.fun, interval=k)(x)
+        return total(out), logs
+
+    _, logs = jax.jit(jax.grad(fun, has_aux=True))(p.x)
+    check(p, logs, records(p), k)
+    _, expected = run(jax.grad(lambda x: total(p.truth(x))), p.x)
+    slope = jax.grad(lambda x: total(p.fun(x)))
+    _, logs = lox.spool(jax.jit(slope), interval=k)(p.x)
+    check(p, logs, expected, k)
+
+
+@pytest.mark.parametrize("p", PROGRAMS[::2], ids=lambda p: p.name)
+def test_reductions_see_every_kth_row(p: Program):
+    k = two_of(p)[0]
+    for name in ("count", "last"):
+        _, logs = jax.jit(lox.spool(p.fun, interval=k, reduce=name))(p.x)
+        kept = [r for key in by_key(records(p)) for r in only(records(p), key, k)]
+        assert_reduced(logs, kept, name)
+    _, logs = jax.jit(lox.spool(jax.vmap(p.fun), interval=k, reduce="count"))(p.xs)
+    mine = records_of_each(p)
+    assert_reduced(logs, [r for key in by_key(mine) for r in only(mine, key, k)], "count")
+
+
+@pytest.mark.parametrize("fun", WHILE_PROGRAMS, ids=lambda fun: fun.__name__)
+def test_every_kth_row_in_loops_of_unknown_length(fun):
+    k = INTERVALS[WHILE_PROGRAMS.index(fun) % 5]
+    _, mine = run(fun, X)
+    kept = [r for key in by_key(mine) for r in only(mine, key, k)]
+    _, logs = jax.jit(lox.spool(fun, interval=k, capacity=ROOM))(X)
+    natural = {"before", "last"}.__contains__
+    assert_logs(logs.filter(lambda key, _: not natural(key)), but(kept, natural),
+                natural=lambda key: False)  # fmt: skip
+    _, logs = jax.jit(lox.spool(fun, interval=k, reduce="count"))(X)
+    assert_reduced(logs, kept, "count")
+
+
+def but(records, natural):
+    return [r for r in records if not any(natural(key) for key in r.data)]
+
+
+def check(p: Program, logs, mine, k: int, batch_first=False) -> None:
+    """The rows are every k-th of those that were logged, and there is no room for more."""
+    kept = [record for key in by_key(mine) for record in only(mine, key, k)]
+    assert_logs(logs, kept, natural=p.is_natural, batch_first=batch_first)
+    for key, rows in logs.rows().items():
+        most = bound(p, key)
+        if rows.time and most is not None:
+            assert rows.length <= math.ceil(most / k), f"{key!r}: {rows.length} rows"
+
+
+def only(records, key, k):
+    """Every k-th record of a key, of each example, with that key alone."""
+    return [record.only({key}) for record in thinned(records, key, k)]
+
+
+@ft.cache
+def bounds(p: Program) -> dict[str, int]:
+    _, logs = jax.eval_shape(lox.spool(p.fun), p.x)
+    return {key: rows.length for key, rows in logs.rows().items()}
+
+
+def bound(p: Program, key: str) -> int | None:
+    """How many rows of a key there may be."""
+    return bounds(p).get(key)
+
+
+@ft.cache
+def records(p: Program):
+    return run(p.truth, p.x)[1]
+
+
+@ft.cache
+def records_of_each(p: Program):
+    return run_each(p.truth, p.xs)[1]
+
+
+# By hand ------------------------------------------------------------------------------
+
+
+def nested(x):
+    def outer(carry, i):
+        def inner(carry, j):
+            lox.log({"x": 10 * i + j, "all": carry}, i=i, j=j)
+            return carry + 1, None
+
+        lox.log({"x": -i})
+        return jax.lax.scan(inner, carry, jnp.arange(4))[0], None
+
+    return jax.lax.scan(outer, x, jnp.arange(6))[0]
+
+
+def test_rows_of_nested_loops_are_counted_through():
+    every = [v for i in range(6) for v in (-i, *(10 * i + j for j in range(4)))]
+    for k in (1, 2, 3, 4, 5, 7, 29, 30, 31, 100):
+        _, logs = jax.jit(lox.spool(nested, interval=k))(0)
+        assert logs["x"].tolist() == every[::k]
+        assert logs["all"].tolist() == list(range(24))[::k]
+        assert "x" not in logs.valid
+        assert logs.j["all"].tolist() == [n % 4 for n in range(24)][::k]
+
+
+def test_rows_of_a_branch_are_counted_as_they_are_logged():
+    def fun(xs):
+        def step(count, x):
+            count = jax.lax.cond(x > 0, lambda c: logged("c", c, step=x) + 1, abs, count)
+            return count, None
+
+        return jax.lax.scan(step, 0, xs)[0]
+
+    xs = jnp.array([0, 1, 2, 0, 3, 0, 0, 4, 5, 6, 0, 7])
+    for k in (1, 2, 3, 4, 100):
+        _, logs = jax.jit(lox.spool(fun, interval=k))(xs)
+        assert logs["c"].shape == (math.ceil(12 / k),)
+        rows = logs.compact()
+        assert rows["c"].tolist() == list(range(7))[::k]
+        assert rows.step["c"].tolist() == list(range(1, 8))[::k]
+        _, logs = jax.jit(jax.vmap(lox.spool(fun, interval=k)))(jnp.stack([xs, 1 - xs]))
+        for row, there, count in zip(logs["c"], logs.valid["c"], (7, 5), strict=True):
+            assert row[np.asarray(there)].tolist() == list(range(count))[::k]
+
+
+def test_a_key_logged_once_keeps_its_shape():
+    for k in INTERVALS:
+        _, logs = lox.spool(lambda x: logged("x", x), interval=k)(2.0)
+        assert logs.data == {"x": 2}
+        assert not logs.valid
+
+
+def test_the_interval_is_applied_before_the_reduction():
+    rows = np.arange(24)
+    for k in (1, 2, 5, 100):
+        for name, expected in (("sum", rows[::k].sum()), ("last", rows[::k][-1])):
+            _, logs = jax.jit(lox.spool(nested, interval=k, reduce=name))(0)
+            assert logs["all"] == expected
+            assert logs.j["all"] == rows[::k][-1] % 4
+        _, logs = jax.jit(lox.spool(nested, interval=k, reduce={"all": "count"}))(0)
+        assert logs["all"] == len(rows[::k])
+        assert len(logs["x"]) == math.ceil(30 / k)
+
+
+def test_rows_of_a_loop_of_unknown_length_are_counted_through():
+    def fun(n):
+        lox.log({"i": -1})
+        jax.lax.fori_loop(0, n, lambda i, c: (logged("i", i), c)[1], 0)
+        lox.log({"i": n})
+
+    spooled = jax.jit(lox.spool(fun, interval=3, capacity=4))
+    for n in (0, 1, 2, 5, 9, 11, 12, 40):
+        inside = [i for i in range(n) if (i + 1) % 3 == 0]
+        after = [n] if (n + 1) % 3 == 0 else []
+        _, logs = spooled(n)
+        assert logs.compact()["i"].tolist() == [-1, *inside[-4:], *after]
+
+
+def test_thinned_logs_cannot_be_added():
+    _, logs = lox.spool(nested, interval=2)(0)
+    with pytest.raises(ValueError, match=r"(?s)'x'.*thin|thin.*'x'"):
+        logs + logs

@@ -1,0 +1,585 @@
+"""Logs in loops of unknown length, against the eager run."""
+
+import functools as ft
+import itertools as it
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from programs import logged
+from reductions import NAMES, asked, assert_reduced
+from truth import (
+    Record,
+    assert_logs,
+    assert_trees_close,
+    by_key,
+    row_block,
+    run,
+    run_each,
+)
+
+import lox
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+def raises(error, *words):
+    return pytest.raises(error, match="(?s)" + ".*".join(words))
+
+
+# Programs whose loops run as often as their argument says -----------------------------
+# Each takes a number between 0 and 6. None logs more than 24 rows of a key.
+
+
+def collatz(x):
+    """A loop whose end nobody knows."""
+
+    def body(state):
+        n, i = state
+        lox.log({"n": n, "half": 0.5 * n}, step=i, tags="loop")
+        return jnp.where(n % 2 < 1, jnp.floor(n / 2), 3 * n + 1), i + 1
+
+    return jax.lax.while_loop(lambda s: s[0] > 1, body, (jnp.floor(x) + 1, 0))
+
+
+def dynamic_fori_loop(x):
+    body = lambda i, c: logged("c", jnp.sin(c) + 1, step=i)  # noqa: E731
+    return jax.lax.fori_loop(1, x.astype(jnp.int32) + 1, body, x)
+
+
+def log_around_the_loop(x):
+    lox.log({"x": x})
+    lox.log({"x": x + 1}, step=-1)
+    y = count_up(x, lambda i, c: logged("x", c + 0.5, step=i))
+    lox.log({"x": y, "last": y})
+    return y
+
+
+def only_before_and_after(x):
+    lox.log({"x": x, "before": x})
+    y = count_up(x, lambda i, c: c + 0.5)
+    return logged("x", y)
+
+
+def twice_in_the_body(x):
+    def body(i, c):
+        lox.log({"c": c}, step=i)
+        lox.log({"d": 2 * c})
+        return logged("c", jnp.sin(c))
+
+    return count_up(x, body)
+
+
+def two_loops(x):
+    y = count_up(x, lambda i, c: logged("x", jnp.sin(c)))
+    return count_up(6 - x, lambda i, c: logged("x", jnp.cos(c), step=i), y)
+
+
+def logging_predicate(x):
+    def ask(state):
+        return logged("asked", state) < 4
+
+    return jax.lax.while_loop(ask, lambda c: c + 1, x)
+
+
+def logging_predicate_and_body(x):
+    def ask(state):
+        lox.log({"x": state[1]}, asked=state[0])
+        return state[0] < x
+
+    def body(state):
+        return state[0] + 1, logged("x", jnp.sin(state[1]), step=state[0])
+
+    return jax.lax.while_loop(ask, body, (jnp.float32(0), x))
+
+
+def arrays_and_trees(x):
+    def body(i, c):
+        lox.log({"tree": {"a": c, "b": (c > 1, jnp.stack([c, -c]))}, "i": i}, step=i)
+        return jnp.sin(c) + 1
+
+    return count_up(x, body)
+
+
+def prng_keys(x):
+    def body(i, key):
+        lox.log({"key": key})
+        return jax.random.fold_in(key, i)
+
+    return x * jax.random.normal(count_up(x, body, jax.random.key(0)))
+
+
+def while_in_a_scan(x):
+    def step(carry, i):
+        lox.log({"outer": carry}, step=i)
+        shorter = x - i.astype(jnp.float32)
+        carry = count_up(shorter, lambda j, c: logged("x", jnp.sin(c), i=i, j=j), carry)
+        return carry, None
+
+    return jax.lax.scan(step, x, jnp.arange(3))[0]
+
+
+def while_in_a_reversed_scan(x):
+    def step(carry, i):
+        times = x - i.astype(jnp.float32)
+        return count_up(times, lambda j, c: logged("x", jnp.sin(c), i=i), carry), None
+
+    return jax.lax.scan(step, x, jnp.arange(3), reverse=True)[0]
+
+
+def scan_in_a_while(x):
+    def body(i, c):
+        step = lambda c, a: (logged("x", jnp.sin(c + a), step=a), None)  # noqa: E731
+        return jax.lax.scan(step, c, jnp.arange(3.0))[0]
+
+    return count_up(x, body)
+
+
+def while_in_a_while(x):
+    def body(i, c):
+        lox.log({"outer": c}, i=i)
+        times = i.astype(jnp.float32) - 1
+        return count_up(times, lambda j, c: logged("x", jnp.sin(c), i=i, j=j), c) + 1
+
+    return count_up(x, body)
+
+
+def while_in_a_cond(x):
+    loop = lambda x: count_up(x, lambda i, c: logged("x", jnp.sin(c), step=i))  # noqa: E731
+    return jax.lax.cond(x > 2, loop, lambda x: logged("x", x), x)
+
+
+def while_in_one_branch(x):
+    loop = lambda x: count_up(x, lambda i, c: logged("x", jnp.sin(c), step=i))  # noqa: E731
+    return jax.lax.cond(x > 2, loop, jnp.cos, x)
+
+
+def cond_in_a_while(x):
+    def body(i, c):
+        even = lambda c: logged("even", c, step=i) + 1  # noqa: E731
+        odd = lambda c: logged("odd", logged("odd", c) + 1) * 1.1  # noqa: E731
+        lox.log({"all": c})
+        return jax.lax.cond(i % 2 == 0, even, odd, c)
+
+    return count_up(x, body)
+
+
+def while_in_jit_called_twice(x):
+    inner = jax.jit(lambda x: count_up(x, lambda i, c: logged("x", jnp.sin(c), step=i)))
+    return inner(x) + inner(x + 1)
+
+
+def grad_in_a_while(x):
+    def body(i, c):
+        loss, slope = jax.value_and_grad(lambda c: jnp.sin(logged("c", c, step=i)) ** 2)(c)
+        lox.log({"loss": loss, "slope": slope}, step=i)
+        return c - slope / 2
+
+    return count_up(x, body)
+
+
+def checkpoint_and_custom_rules_in_a_while(x):
+    @jax.custom_jvp
+    def fun(c):
+        return jnp.sin(logged("x", c))
+
+    fun.defjvps(lambda t, out, c: 3 * t * jnp.cos(c))
+    layer = jax.checkpoint(lambda c: logged("y", fun(c)))
+    return count_up(x, lambda i, c: layer(c))
+
+
+def vmap_of_a_while(x):
+    def each(a):
+        return count_up(a, lambda i, c: logged("x", jnp.sin(c), step=i))
+
+    return jnp.sum(jax.vmap(each)(jnp.array([0.0, 2.0, x[...], 4.0, 1.0])))
+
+
+def vmap_of_a_while_with_an_unbatched_predicate(x):
+    def each(a):
+        return count_up(x, lambda i, c: logged("x", jnp.sin(c), step=i), a)
+
+    return jnp.sum(jax.vmap(each)(jnp.arange(5.0)))
+
+
+def vmap_of_a_while_of_a_cond(x):
+    def each(a):
+        def body(i, c):
+            big = lambda c: logged("x", c - 1, step=i)  # noqa: E731
+            return jax.lax.cond(c > 1, big, lambda c: 1.7 * c, c)
+
+        return count_up(a + 2, body, a * 0.7)
+
+    return jnp.sum(jax.vmap(each)(jnp.array([0.0, 2.0, x[...], 4.0, 1.0])))
+
+
+def vmap_of_a_scan_of_a_while(x):
+    def each(a):
+        def step(c, i):
+            times = a - i.astype(jnp.float32)
+            return count_up(times, lambda j, c: logged("x", jnp.sin(c), i=i, j=j), c), None
+
+        return jax.lax.scan(step, a, jnp.arange(2))[0]
+
+    return jnp.sum(jax.vmap(each)(jnp.array([0.0, 2.0, x[...], 4.0, 1.0])))
+
+
+def vmap_of_a_logging_predicate(x):
+    def each(a):
+        ask = lambda c: logged("asked", c) < 4  # noqa: E731
+        return jax.lax.while_loop(ask, lambda c: logged("x", c + 1), a)
+
+    return jnp.sum(jax.vmap(each)(jnp.array([0.0, 2.0, x[...], 4.0, 1.0])))
+
+
+def count_up(times, body, start=None):
+    """`fori_loop(0, ceil(times), body, start)`, by a `while_loop`."""
+    start = times if start is None else start
+    return jax.lax.while_loop(
+        lambda s: s[0].astype(jnp.float32) < times,
+        lambda s: (s[0] + 1, body(*s)),
+        (jnp.int32(0), start),
+    )[1]
+
+
+PROGRAMS = [
+    collatz,
+    dynamic_fori_loop,
+    log_around_the_loop,
+    only_before_and_after,
+    twice_in_the_body,
+    two_loops,
+    logging_predicate,
+    logging_predicate_and_body,
+    arrays_and_trees,
+    prng_keys,
+    while_in_a_scan,
+    while_in_a_reversed_scan,
+    scan_in_a_while,
+    while_in_a_while,
+    while_in_a_cond,
+    while_in_one_branch,
+    cond_in_a_while,
+    while_in_jit_called_twice,
+    grad_in_a_while,
+    checkpoint_and_custom_rules_in_a_while,
+    vmap_of_a_while,
+    vmap_of_a_while_with_an_unbatched_predicate,
+    vmap_of_a_while_of_a_cond,
+    vmap_of_a_scan_of_a_while,
+    vmap_of_a_logging_predicate,
+]
+ONCE = {"before", "last"}  # keys that are logged once, outside of the loops
+X, NONE, ROOM = jnp.float32(3.5), jnp.float32(0), 24
+XS = jnp.array([3.5, 0, 5, 1], jnp.float32)
+every = pytest.mark.parametrize("fun", PROGRAMS, ids=lambda fun: fun.__name__)
+
+
+# Rows ---------------------------------------------------------------------------------
+
+
+@every
+def test_with_room_enough_all_rows_are_there(fun):
+    for spooled in (
+        jax.jit(lox.spool(fun, capacity=ROOM)),
+        lox.spool(jax.jit(fun), capacity=ROOM),
+    ):
+        for x in (X, NONE, X + 2):
+            out, logs = spooled(x)
+            expected, records = truth(fun, float(x))
+            assert_trees_close(out, expected)
+            assert_rows(logs, records)
+
+
+@every
+def test_each_example_has_its_own_rows(fun):
+    expected, records = truth_of_each(fun)
+    out, logs = jax.jit(lox.spool(jax.vmap(fun), capacity=ROOM))(XS)
+    assert_trees_close(out, expected)
+    assert_rows(logs, records)
+    out, logs = jax.jit(jax.vmap(lox.spool(fun, capacity=ROOM)))(XS)
+    assert_trees_close(out, expected)
+    assert_rows(logs, records, batch_first=True)
+
+
+@every
+def test_forward_mode_gives_the_primal_rows(fun):
+    _, records = truth(fun, 3.5)
+    one = jnp.ones_like(X)
+    spooled = lox.spool(fun, capacity=ROOM)
+    (_, logs), (tangent, _) = jax.jit(lambda x: jax.jvp(spooled, (x,), (one,)))(X)
+    assert_rows(logs, records)
+    with lox.silent():
+        _, expected = jax.jvp(fun, (X,), (one,))
+    assert jax.tree.all(jax.tree.map(close_or_float0, tangent, expected))
+    jvp = lambda x: jax.jvp(fun, (x,), (one,))  # noqa: E731
+    _, logs = jax.jit(lox.spool(jvp, capacity=ROOM))(X)
+    assert_rows(logs, records)
+
+
+def close_or_float0(a, b) -> bool:
+    return a.dtype == jax.dtypes.float0 or bool(np.allclose(a, b, atol=1e-4))
+
+
+def assert_rows(logs, records: list[Record], batch_first=False) -> None:
+    """The rows that exist are `records`, of each example and in order; so is `count`."""
+    assert_logs(logs, records, natural=ONCE.__contains__, batch_first=batch_first)
+    expected = by_key(records)
+    for key, count in logs.count.items():
+        mine = expected.get(key, [])
+        sizes = max((record.sizes for record in mine), key=len, default=())
+        assert mine or not np.any(count)
+        for lane in it.product(*map(range, sizes)) if mine else ():
+            own = [r for r in mine if r.lanes == lane[: len(r.lanes)]]
+            block = {"lane": lane, "sizes": sizes, "shape": (), "timed": False}
+            assert row_block(np.asarray(count), **block)[0] == len(own)
+
+
+@ft.cache
+def truth(fun, x: float):
+    return run(fun, jnp.float32(x))
+
+
+@ft.cache
+def truth_of_each(fun):
+    return run_each(fun, XS)
+
+
+# Capacity -----------------------------------------------------------------------------
+
+
+def counted(n, start=10):
+    body = lambda i, c: logged("i", c, step=i) + 1  # noqa: E731
+    return jax.lax.fori_loop(0, n, body, start)
+
+
+def test_the_last_rows_are_kept_in_order():
+    for room in (1, 2, 3, 7, 20):
+        spooled = jax.jit(lox.spool(counted, capacity=room))
+        for n in (0, 1, 2, 3, 4, 6, 7, 8, 15, 20, 50):
+            _, logs = spooled(n)
+            kept = list(range(n))[-room:]
+            assert logs["i"].shape == (room,)
+            assert logs.valid["i"].tolist() == [k < len(kept) for k in range(room)]
+            assert logs["i"][: len(kept)].tolist() == [10 + i for i in kept]
+            assert logs.step["i"][: len(kept)].tolist() == kept
+            assert logs.count["i"] == n
+            compact = logs.compact()
+            assert (compact["i"].tolist() if kept else compact) == (
+                [10 + i for i in kept] if kept else {}
+            )
+
+
+def test_the_last_rows_of_each_example_are_kept_in_order():
+    numbers, room = [0, 1, 5, 3, 9], 4
+    counts = jnp.array(numbers)
+    for fun, axis in (
+        (jax.vmap(lox.spool(counted, capacity=room)), 0),
+        (lox.spool(jax.vmap(counted), capacity=room), 1),
+    ):
+        _, logs = jax.jit(fun)(counts)
+        found = np.moveaxis(np.asarray(logs["i"]), axis, 0)
+        valid = np.moveaxis(np.asarray(logs.valid["i"]), axis, 0)
+        assert logs.count["i"].tolist() == numbers
+        for n, rows, there in zip(numbers, found, valid, strict=True):
+            kept = list(range(n))[-room:]
+            assert rows[there].tolist() == [10 + i for i in kept]
+            assert there.tolist() == [k < len(kept) for k in range(room)]
+
+
+def test_loops_of_known_length_are_not_capped():
+    def fun(n):
+        jax.lax.scan(lambda c, i: (c, log_it(i)), 0, jnp.arange(10))
+        counted(n)
+
+    def log_it(i):
+        lox.log({"i": i, "j": i})
+
+    _, logs = jax.jit(lox.spool(fun, capacity=2))(5)
+    assert logs["j"].tolist() == list(range(10))
+    assert "j" not in logs.count
+    assert "j" not in logs.valid
+    rows = logs["i"][np.asarray(logs.valid["i"])]
+    assert rows.tolist() == [*range(10), 13, 14]
+    _, logs = lox.spool(lambda: counted(3, start=0), capacity=2)()
+    assert logs["i"].tolist() == [0, 1, 2]  # static bounds
+
+
+def test_each_run_of_a_loop_in_a_scan_has_its_own_room():
+    def fun(ns):
+        return jax.lax.scan(lambda c, n: (counted(n, c), None), 0, ns)[0]
+
+    _, logs = jax.jit(lox.spool(fun, capacity=2))(jnp.array([3, 0, 1, 4]))
+    assert logs["i"].shape == (8,)
+    assert logs.compact()["i"].tolist() == [1, 2, 3, 6, 7]
+    assert logs.count["i"] == 8
+
+
+def test_the_outermost_loop_of_unknown_length_decides_what_is_kept():
+    def fun(ns, n):
+        def body(i, c):
+            return counted(ns[i], c)
+
+        return jax.lax.fori_loop(0, n, body, 0)
+
+    _, logs = jax.jit(lox.spool(fun, capacity=3))(jnp.array([3, 0, 1, 4]), 4)
+    assert logs["i"].tolist() == [5, 6, 7]
+    assert logs.count["i"] == 8
+
+
+def test_capacity_keeps_what_is_logged_after_the_loop():
+    def fun(n):
+        lox.log({"i": 7})
+        lox.log({"i": counted(n)})
+
+    _, logs = jax.jit(lox.spool(fun, capacity=2))(5)
+    assert logs.compact()["i"].tolist() == [7, 13, 14, 15]
+    assert logs.count["i"] == 7
+
+
+def test_a_reduced_key_needs_no_room_beside_one_that_has_it():
+    def fun(n):
+        def body(i, c):
+            lox.log({"rows": c, "mean": c})
+            return c + 1.0
+
+        return jax.lax.fori_loop(0, n, body, 0.0)
+
+    _, logs = jax.jit(lox.spool(fun, reduce={"mean": "mean"}, capacity=2))(5)
+    assert logs["mean"] == 2
+    assert logs["rows"].tolist() == [3, 4]
+    assert "mean" not in logs.count
+
+
+# Reductions ---------------------------------------------------------------------------
+
+
+@every
+def test_every_reduction_in_loops_of_unknown_length(fun):
+    names = ["first", "last", "count"] if fun is prng_keys else NAMES
+    start = PROGRAMS.index(fun)
+    for i in range(4):  # each reduction meets many of the programs
+        name = names[(start * 4 + i) % len(names)]
+        spooled = jax.jit(lox.spool(fun, reduce=asked(name)))
+        for x in (X, NONE):
+            out, logs = spooled(x)
+            expected, records = truth(fun, float(x))
+            assert_trees_close(out, expected)
+            assert_reduced(logs, records, name, tol=1e-3)
+
+
+@every
+def test_reductions_of_each_example(fun):
+    expected, records = truth_of_each(fun)
+    names = ["last", "count"] if fun is prng_keys else ["sum", "mean", "std", "last"]
+    name = names[PROGRAMS.index(fun) % len(names)]
+    for spooled in (
+        lox.spool(jax.vmap(fun), reduce=asked(name)),
+        jax.vmap(lox.spool(fun, reduce=asked(name))),
+    ):
+        out, logs = jax.jit(spooled)(XS)
+        assert_trees_close(out, expected)
+        assert_reduced(logs, records, name, tol=1e-3)
+
+
+def test_a_key_that_is_only_in_the_loop_may_have_no_row():
+    spooled = jax.jit(lox.spool(counted, reduce="mean"))
+    assert spooled(3)[1].valid["i"]
+    assert spooled(3)[1]["i"] == 11
+    assert not spooled(0)[1].valid["i"]
+    _, logs = lox.spool(log_around_the_loop, reduce="mean")(NONE)
+    assert "x" not in logs.valid  # it is logged before the loop, too
+
+
+def test_a_log_call_can_ask_for_the_reduction():
+    def fun(n):
+        def body(i, c):
+            lox.log({"c": c}, reduce="mean", step=i)
+            return c + 1.0
+
+        return jax.lax.fori_loop(0, n, body, 0.0)
+
+    _, logs = jax.jit(lox.spool(fun))(5)
+    assert logs["c"] == 2
+    assert logs.step["c"] == 4
+
+
+# Derivatives --------------------------------------------------------------------------
+
+
+def test_reverse_mode_is_the_error_of_jax():
+    for name in ("sum", None):
+        spooled = lox.spool(twice_in_the_body, reduce=name, capacity=9)
+        with raises(ValueError, "[Rr]everse-mode"):
+            jax.grad(lambda x: spooled(x)[0])(X)
+        with raises(ValueError, "[Rr]everse-mode"):
+            lox.spool(jax.grad(twice_in_the_body), reduce=name, capacity=9)(X)
+
+
+def test_a_loop_beside_the_differentiated_part_is_heard():
+    def fun(x):
+        n = count_up(jax.lax.stop_gradient(x), lambda i, c: logged("c", c + 1, step=i))
+        return jnp.sin(x) * logged("last", jax.lax.stop_gradient(n))
+
+    expected = run(fun, X)[1]
+    for options in ({"capacity": ROOM}, {"reduce": "sum"}):
+        spooled = lox.spool(fun, **options)
+        slope, logs = jax.jit(jax.grad(spooled, has_aux=True))(X)
+        other, more = jax.jit(lox.spool(jax.grad(fun), **options))(X)
+        np.testing.assert_allclose(slope, jnp.cos(X) * 7.5, rtol=1e-5)
+        np.testing.assert_allclose(other, slope, rtol=1e-5)
+        for found in (logs, more):
+            if "reduce" in options:
+                assert_reduced(found, expected, "sum")
+            else:
+                assert_rows(found, expected)
+
+
+def test_what_does_not_change_in_the_loop_is_logged_each_time_also_under_linearize():
+    def fun(x):
+        y = jnp.sin(x)
+        return count_up(
+            X, lambda i, c: (lox.log({"y": y, "x": x, "one": 1.0}), c * y)[1], x
+        )
+
+    (_, logs), _ = jax.linearize(lox.spool(fun, reduce="count"), X)
+    assert logs.data == {"y": 4, "x": 4, "one": 4}
+    (_, logs), _ = jax.linearize(lox.spool(fun, capacity=9), X)
+    assert {key: len(rows) for key, rows in logs.compact().items()} == dict.fromkeys(
+        ["y", "x", "one"], 4
+    )
+    _, logs = lox.spool(lambda x: jax.linearize(fun, x)[0], capacity=9)(X)
+    assert {key: len(rows) for key, rows in logs.compact().items()} == dict.fromkeys(
+        ["y", "x", "one"], 4
+    )
+    _, logs = lox.spool(lambda x: jax.linearize(fun, x)[0], reduce="count")(X)
+    assert logs.data == {"y": 4, "x": 4, "one": 4}
+
+
+# Bad input ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, lambda f: jax.vmap(f)])
+def test_rows_without_room_are_an_error_that_names_the_ways_out(wrap):
+    x = XS if wrap not in (jax.jit,) and wrap(len) is not len else X
+    for fun, key in (
+        (collatz, "n"),
+        (dynamic_fori_loop, "c"),
+        (logging_predicate, "asked"),
+        (while_in_a_scan, "x"),
+        (while_in_one_branch, "x"),
+    ):
+        words = [f"'{key}'", "while_loop", "`reduce=`", "`capacity=n`", "`lox.tap`"]
+        with raises(ValueError, *words):
+            lox.spool(wrap(fun))(x)
+        with raises(ValueError, *words):
+            jax.jit(lox.spool(wrap(fun)))(x)
+    with raises(ValueError, "'half'"):
+        lox.spool(wrap(collatz), reduce={"n": "mean"})(x)
+    lox.spool(wrap(collatz), reduce={"n": "mean", "half": "sum"})(x)
+
+
+def test_a_filter_that_leaves_no_rows_in_the_loop_needs_no_room():
+    _, logs = lox.spool(lox.spool(log_around_the_loop, argnames="last"), reduce="count")(X)
+    assert logs["x"] == 7
