@@ -131,8 +131,9 @@ def some_or_all(p: Program) -> list[str]:
 
 
 def spooled(p: Program, transform=lambda fun: fun, found=None):
+    """The program as a new function, which JAX has not traced with another `log` yet."""
     keys = {*jax.eval_shape(lox.spool(p.fun), p.x)[1], *by_key(found or [])}
-    return lox.spool(transform(p.fun), reduce=reductions_of(keys))
+    return lox.spool(transform(lambda x: p.fun(x)), reduce=reductions_of(keys))
 
 
 def check(p: Program, logs, expected, rows=True) -> None:
