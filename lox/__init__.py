@@ -2,8 +2,10 @@
 
 from . import _batching as _batching
 from ._context import silent as silent
+from ._courier import barrier as barrier
 from ._log import log as log
 from ._logdict import logdict as logdict
 from ._nolog import nolog as nolog
 from ._reduce import Reduction as Reduction
 from ._spool import spool as spool
+from ._tap import tap as tap

@@ -279,13 +279,18 @@ def memoize_by_context(context: Callable[[], Any]) -> None:
     _pe._memoize = memoize_each
 
 
-def portable_host_call(callback: Callable, *args: Any) -> None:
-    """Call `callback` on the host with NumPy arrays, from any platform."""
+def portable_host_call(callback: Callable, token: Any, *args: Any) -> jax.Array:
+    """Call `callback` on the host with NumPy arrays, from any platform.
 
-    def deliver(*arrays):
+    The token that is returned is there when the call is over.
+    """
+
+    def deliver(token, *arrays):
         callback(*map(np.asarray, arrays))
+        return token
 
-    jax.debug.callback(deliver, *args)
+    form = jax.ShapeDtypeStruct(token.shape, token.dtype)
+    return jax.experimental.io_callback(deliver, form, token, *args)
 
 
 def is_partitioned(context: Any) -> bool:
@@ -293,14 +298,26 @@ def is_partitioned(context: Any) -> bool:
     return getattr(context.module_context.axis_context, "num_devices", 1) != 1
 
 
-def cpu_host_call(callback: Callable, *args: Any) -> None:
+def cpu_host_call(callback: Callable, token: Any, *args: Any) -> jax.Array:
     """The same on one CPU device, without the copies and locks of the portable way."""
 
-    def deliver(context, outs, *buffers):
+    def deliver(context, out, token, *buffers):
         # The buffers die after the call.
         callback(*(np.asarray(buffer).copy() for buffer in buffers))
 
-    buffer_callback(deliver, (), has_side_effect=True)(*args)
+    form = jax.ShapeDtypeStruct(token.shape, token.dtype)
+    call = buffer_callback(
+        deliver, form, has_side_effect=True, input_output_aliases={0: 0}
+    )
+    return call(token, *args)
+
+
+def is_staging() -> bool:
+    """Whether a program is being traced, to be run later."""
+    trace = _core.trace_ctx.trace
+    while trace is not None and not isinstance(trace, _pe.DynamicJaxprTrace):
+        trace = getattr(trace, "parent_trace", None)
+    return trace is not None
 
 
 def jaxprs_in(params: Any) -> Iterator[Any]:

@@ -17,7 +17,9 @@ from jax.extend.core import JaxprEqn
 
 from . import _compat
 from ._logdict import logdict
-from ._rows import Rows
+from ._loops import in_sequence
+from ._merge import fitted
+from ._rows import per_example
 from ._rules import rule_for, signature
 from ._stage import split, stage_walk
 
@@ -39,8 +41,8 @@ def _custom_jvp(walk, eqn, *args):
             outs, tangents = jax.jvp(_original(eqn, args, live), inputs, tangents)
             return outs, [t for t in tangents if _is_differentiable(t)]
 
-        def itself(args, tangents):
-            return walk.quiet()(call, *args)[1]
+        def itself(walk, args, tangents):
+            return walk(call, *args)[1]
 
         given = [tangents[1 + i] for i in live]
         (outs, moving), logs = _settle(walk, original, itself, args, given)
@@ -70,8 +72,8 @@ def _custom_vjp(walk, eqn, *args):
         def original(args):
             return jax.vjp(_original(eqn, args, perturbed), *[args[i] for i in perturbed])
 
-        def itself(args):
-            return walk.quiet()(call, *args)[1]
+        def itself(walk, args):
+            return walk(call, *args)[1]
 
         (outs, pullback), logs = _settle(walk, original, itself, values)
         return (outs, logs), _Residual(pullback, perturbed)
@@ -97,7 +99,8 @@ def _custom_vmap(walk, eqn, *args):
 
     @fun.def_vmap
     def rule(size, batched, walk, *args):
-        if any(jax.tree.leaves(batched[0])):
+        walk = walk.unbatched(batched[0])
+        if walk is None:
             raise NotImplementedError(
                 "A `custom_vmap` function that logs stands in a `cond` or `while_loop` "
                 "under two `vmap`s; lox cannot tell then for which examples it logs. Log "
@@ -108,18 +111,11 @@ def _custom_vmap(walk, eqn, *args):
         def original(*args):
             return jax.vmap(ft.partial(_compat.bind, eqn), axes, axis_size=size)(*args)
 
-        def itself(*args):
-            vmapped = jax.vmap(ft.partial(walk.quiet(), call), axes, axis_size=size)
-            return vmapped(*args)[1]
+        def itself(walk, *args):
+            return jax.vmap(ft.partial(walk, call), axes, axis_size=size)(*args)[1]
 
-        def per_example(rows: Rows) -> Rows:
-            if rows.batch[:1] != (size,):
-                return rows.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)))
-            front = rows.map(lambda x: jnp.moveaxis(x, int(rows.time), 0))
-            return front.without_batch_axis()
-
-        inner = walk.batched(size)
-        settled = _settle(inner, original, itself, *args, adapt=per_example)
+        adapt = ft.partial(per_example, size=size)
+        settled = _settle(walk.batched(size), original, itself, *args, adapt=adapt)
         return settled, jax.tree.map(lambda x: True, settled)
 
     return fun(walk, *args)
@@ -198,19 +194,29 @@ def _settle(walk, rule: Callable, itself: Callable, *args, adapt: Callable = lam
     is run.
     """
     traced = walk.trace(rule, *args)
-    expected = jax.eval_shape(itself, *args).rows()
-    found = stage_walk(walk, traced.jaxpr, *traced.args).shape[1].rows()
+    collecting = walk.collecting(capacity=1)
+    expected = _entries(itself, collecting, *args)
+    found = stage_walk(collecting, traced.jaxpr, *traced.args).shape[1].rows()
     found = {key: jax.eval_shape(adapt, rows) for key, rows in found.items()}
     same = {
-        key: rows
+        key
         for key, rows in expected.items()
         if key in found and signature({key: rows}) == signature({key: found[key]})
     }
     outs, logs = walk.only(frozenset(same))(traced.jaxpr, *traced.args)
-    rows = {key: adapt(own) for key, own in logs.rows().items()}
-    if len(same) < len(expected):
-        rows = {**itself(*args).rows(), **rows}
-    return traced.output(outs), logdict.of({key: rows[key] for key in expected})
+    parts = [logdict.of({key: adapt(own) for key, own in logs.rows().items()})]
+    missing = frozenset(expected) - same
+    if missing:
+        parts.append(itself(walk.after(logs.rows()).only(missing).quiet(), *args))
+    rows = in_sequence(*parts).rows()
+    forms = _entries(itself, walk, *args)
+    logs = logdict.of({key: fitted(rows.get(key), form) for key, form in forms.items()})
+    return traced.output(outs), logs
+
+
+def _entries(itself: Callable, walk, *args: Any) -> dict[str, Any]:
+    """What a function logs, as abstract arrays."""
+    return jax.eval_shape(ft.partial(itself, walk.quiet()), *args).rows()
 
 
 def _original(eqn: JaxprEqn, args: Sequence[Any], live: Sequence[int]) -> Callable:

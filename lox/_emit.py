@@ -1,41 +1,59 @@
-"""Host calls: the primitive that hands a record to a Python function as it runs."""
+"""Host calls: the primitive that hands records to a Python function as they come."""
 
-import sys
-from collections.abc import Callable
+import dataclasses
+import functools as ft
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
 from . import _compat
-from ._format import short
 from ._record import Record, bind, record_primitive
 
-emit_p, emit_effect = record_primitive("lox_emit")
+@dataclasses.dataclass(frozen=True)
+class Parcel:
+    """Records that have arrived on the host, as NumPy arrays."""
+
+    arrays: Sequence[np.ndarray]
+    unpacked: Callable[[Sequence[np.ndarray]], tuple[Record, ...]]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays)
+
+    def records(self) -> tuple[Record, ...]:
+        return self.unpacked(self.arrays)
 
 
-def emit(record: Record, callback: Callable[[Record], None]) -> None:
-    """Call `callback` on the host, with the record as NumPy arrays."""
-    bind(emit_p, jax.tree.map(_plain, record), callback=callback)
+emit_p, emit_effect = record_primitive("lox_emit", chained=True)
 
 
-def print_record(record: Record) -> None:
-    """Print a record in one line, its steps behind it."""
-    steps = dict(record.steps)
-    if record.valid is not None:
-        if not record.valid.any():
-            return
-        # What is left are the examples that logged.
-        examples = np.argwhere(record.valid)
-        steps["example"] = examples[:, 0] if examples.shape[1] == 1 else examples
-        record = jax.tree.map(lambda x: x[record.valid], record)
-        steps |= record.steps
-    values = zip(record.keys, record.values, strict=True)
-    parts = ["{" + ", ".join(f"{key!r}: {short(value)}" for key, value in values) + "}"]
-    parts += [f"{name}={short(step)}" for name, step in steps.items()]
-    # In one piece: other threads print, too.
-    sys.stdout.write(" ".join(parts) + "\n")
-    sys.stdout.flush()
+def emit(
+    records: Sequence[Record], callback: Callable[[Parcel], None], token: Any = None
+) -> jax.Array:
+    """Call `callback` on the host, once for all of the records.
+
+    It comes after the call that returned `token`, and nothing is sent where none of the
+    records is valid.
+    """
+    token = new_token() if token is None else token
+    plain = jax.tree.map(_plain, list(records))
+    return bind(emit_p, plain, [token], callback=callback)[0]
+
+
+def new_token() -> Any:
+    return np.zeros((), np.int32)
+
+
+def emit_again(change: Callable[[Record], Record], args: list, params: dict) -> list:
+    """Run the same equation with each of its records changed."""
+    token, *leaves = args
+    params = dict(params)
+    records = jax.tree.unflatten(params.pop("form"), leaves)
+    return bind(emit_p, list(map(change, records)), [token], **params)
 
 
 def _plain(x: jax.Array) -> jax.Array:
@@ -45,20 +63,71 @@ def _plain(x: jax.Array) -> jax.Array:
 
 
 @emit_p.def_impl
-def _impl(*args, form, callback, **params):
-    callback(jax.tree.unflatten(form, [np.asarray(x) for x in args]))
-    return []
+def _impl(token, *leaves, form, callback, **params):
+    arrays = [np.array(x) for x in leaves]
+    unpacked = ft.partial(jax.tree.unflatten, form)
+    if any(_is_wanted(record) for record in unpacked(arrays)):
+        callback(Parcel(arrays, unpacked))
+    return [token]
 
 
 def _lowering(host_call: Callable) -> Callable:
-    def lowered(*args, form, callback, **params):
-        def deliver(*arrays):
-            callback(jax.tree.unflatten(form, arrays))
+    def lowered(token, *leaves, form, callback, **params):
+        packed, unpack = _packed(leaves)
 
-        host_call(deliver, *args)
-        return []
+        def unpacked(arrays):
+            return jax.tree.unflatten(form, unpack(arrays))
+
+        def deliver(*arrays):
+            callback(Parcel(arrays, unpacked))
+
+        def call():
+            return host_call(deliver, token, *packed)
+
+        wanted = [_is_wanted(record) for record in jax.tree.unflatten(form, leaves)]
+        if any(condition is True for condition in wanted):
+            return [call()]
+        return [jax.lax.cond(jnp.stack(wanted).any(), call, lambda: token)]
 
     return mlir.lower_fun(lowered, multiple_results=True)
+
+
+def _is_wanted(record: Record) -> Any:
+    """Whether any example logged the record."""
+    return True if record.valid is None else record.valid.any()
+
+
+def _packed(leaves: Sequence[Any]) -> tuple[list, Callable[[Sequence], list]]:
+    """All leaves of a dtype in one array: each array that is handed over costs.
+
+    Returns:
+        The arrays, and what takes them apart again.
+    """
+    by_dtype: dict[Any, list[int]] = {}
+    for i, leaf in enumerate(leaves):
+        by_dtype.setdefault(leaf.dtype, []).append(i)
+    shapes = [leaf.shape for leaf in leaves]
+
+    def pack(group: list[int]) -> Any:
+        if len(group) == 1:
+            return leaves[group[0]]
+        return jax.lax.concatenate([leaves[i].reshape(-1) for i in group], 0)
+
+    def unpack(arrays: Sequence[np.ndarray]) -> list:
+        parts: dict[int, Any] = {}
+        for array, group in zip(arrays, by_dtype.values(), strict=True):
+            if len(group) == 1:
+                parts[group[0]] = array
+                continue
+            start = 0
+            for i in group:
+                stop = start + sizes[i]
+                parts[i] = array[start:stop].reshape(shapes[i])
+                start = stop
+        return [parts[i] for i in range(len(shapes))]
+
+    sizes = [int(np.prod(shape)) for shape in shapes]
+    return list(map(pack, by_dtype.values())), unpack
 
 
 _portably, _quickly = map(_lowering, (_compat.portable_host_call, _compat.cpu_host_call))

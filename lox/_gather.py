@@ -24,11 +24,14 @@ class Gathering:
         logs: What one iteration logs, as abstract arrays.
         rooms: For keys whose rows go into a buffer, how many of them are kept.
         every: Of how many rows one is kept.
+        batch: The axes that all that is carried must have in front, because some examples
+            finish before others.
     """
 
     logs: logdict
     rooms: Mapping[str, int]
     every: int = 1
+    batch: tuple[int, ...] = ()
 
     def start(self) -> State:
         """The state before the first iteration."""
@@ -57,6 +60,8 @@ class Gathering:
         gathered: dict[str, Any] = {}
         for key, total in totals.items():
             each = self._reduced()[key]
+            if len(each.batch) < len(total.batch):
+                total = total.map(lambda x: x.max(range(len(self.batch))), batch=())
             gathered[key] = total.replace(
                 valid=None if length and each.valid is None else total.valid,
                 paths=each.paths if length else (),
@@ -77,7 +82,12 @@ class Gathering:
         return {key: own for key, own in rows.items() if isinstance(own, Reduced)}
 
     def _total(self, key: str) -> Reduced:
-        return form(key, [self._reduced()[key]])
+        total = form(key, [self._reduced()[key]])
+        if total.batch or not self.batch:
+            return total
+        # Something of the host calls, which all examples share.
+        widen = lambda x: jax.ShapeDtypeStruct(self.batch + x.shape, x.dtype)  # noqa: E731
+        return total.map(widen, batch=self.batch)
 
     def _row(self, key: str) -> Rows:
         """The rows of one iteration, each with a mask."""

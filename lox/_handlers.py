@@ -1,5 +1,6 @@
 """What the transformations do with a record."""
 
+import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,19 +9,24 @@ import jax
 import jax.numpy as jnp
 
 from . import _context
-from ._emit import emit_effect
+from ._emit import Parcel, emit, emit_effect
 from ._gather import shortened
-from ._log import log_effect, relog
+from ._log import log_effect, log_p, relog
 from ._logdict import logdict
 from ._merge import Entry, without_ghosts
-from ._record import Record
+from ._record import Record, bind
 from ._reduce import Reduction, reduction_named
 from ._reduced import Reduced, finished, reduced
-from ._rows import Branch, Rows, Where, static, widened
+from ._rows import Branch, Rows, Where, per_example, static, widened
 
 # The keys under which the rows of other keys are counted.
 _COUNT = "\0"
 _counting: Any = reduction_named("count")
+# The key under which the token of host calls is carried.
+_TOKEN = _COUNT + "token"
+_chaining = Reduction(
+    empty=jnp.zeros_like, lift=lambda x: x, combine=lambda a, b: a + b, finish=lambda x: x
+)
 
 
 @jax.tree_util.register_dataclass
@@ -53,8 +59,9 @@ class Collect:
 
     effects = frozenset({log_effect})
     captures = True
+    batch = None
 
-    def __call__(self, record: Record, rebind: Callable, where: Where) -> dict[str, Entry]:
+    def __call__(self, record: Record, where: Where) -> dict[str, Entry]:
         tagged = self.tags is None or not self.tags.isdisjoint(record.tags)
         mine = [key for key in record.keys if tagged and self._wants(key)]
         kept = mine if self.keep and _context.state() == "captured" else []
@@ -82,6 +89,9 @@ class Collect:
         valid = keep if rows.valid is None else rows.valid & keep
         return count, rows.replace(valid=valid, altered="thinned")
 
+    def deliver(self, parts: list[dict[str, Entry]]) -> list[dict[str, Entry]]:
+        return parts
+
     def after(self, entries: Mapping[str, Entry]) -> "Collect":
         """The handler for what comes after these entries."""
         if self.interval is None:
@@ -99,6 +109,10 @@ class Collect:
             lambda x: jnp.broadcast_to(x, (size, *x.shape)), self.offsets
         )
         return dataclasses.replace(self, offsets=offsets)
+
+    def unbatched(self, batched: "Collect") -> "Collect | None":
+        """The handler for all examples, given which of its arrays are one for each."""
+        return None if any(jax.tree.leaves(batched)) else self
 
     def rooms(self, logs: logdict, length: int | None) -> dict[str, int]:
         """For keys whose rows a loop keeps in a buffer, how many it keeps."""
@@ -158,12 +172,113 @@ class Collect:
     def quiet(self) -> "Collect":
         return dataclasses.replace(self, outward=False)
 
+    def collecting(self, capacity: int | None = None) -> "Collect":
+        return self
 
-class _Rebinding:
-    """A handler that collects nothing: it lets the record stand, changed."""
+    def changed(self, record: Record) -> Record:
+        return record
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Tap:
+    """Call the host with the selected keys; all records go on outward.
+
+    Attributes:
+        collect: Collects what is to be delivered.
+        token: Comes from the last host call: the next one comes after it.
+        callback: What the host calls.
+        batch: Every how many rows of a key a loop delivers them. None: each record.
+        lanes: Sizes of the batch axes that come from `vmap`s around.
+    """
+
+    collect: Collect
+    token: Any
+    callback: Callable[[Parcel], None] = static()
+    batch: int | None = static(default=None)
+    lanes: tuple[int, ...] = static(default=())
+
+    effects = frozenset({log_effect})
+    captures = True
+    gathers = True
+
+    @property
+    def interval(self) -> int | None:
+        return self.collect.interval
+
+    def __call__(self, record: Record, where: Where) -> dict[str, Entry]:
+        return self.collect(record, where)
+
+    def deliver(self, parts: list[dict[str, Entry]]) -> list[dict[str, Entry]]:
+        """Send the collected rows to the host. What is left are counts and the token."""
+        records = [_one_record(part, self.lanes) for part in parts]
+        records = [record for record in records if record.keys]
+        counts = [{k: own for k, own in p.items() if k.startswith(_COUNT)} for p in parts]
+        if not records:
+            return counts
+        token = emit(records, self.callback, self.token)
+        return [*counts, {_TOKEN: reduced(_TOKEN, Rows(token, {}), _chaining)}]
+
+    def after(self, entries: Mapping[str, Entry]) -> "Tap":
+        token = self.token
+        if _TOKEN in entries:
+            token = token + entries[_TOKEN].value[0].max()
+        return dataclasses.replace(self, collect=self.collect.after(entries), token=token)
+
+    def batched(self, size: int) -> "Tap":
+        lanes, collect = (size, *self.lanes), self.collect.batched(size)
+        return dataclasses.replace(self, collect=collect, lanes=lanes)
+
+    def unbatched(self, batched: "Tap") -> "Tap | None":
+        token = self.token.max(0) if batched.token else self.token
+        collect = self.collect.unbatched(batched.collect)
+        return collect and dataclasses.replace(self, collect=collect, token=token)
+
+    def rooms(self, logs: logdict, length: int | None) -> dict[str, int]:
+        return {}
+
+    def only(self, keys: frozenset[str]) -> "Tap":
+        return dataclasses.replace(self, collect=self.collect.only(keys))
+
+    def quiet(self) -> "Tap":
+        return dataclasses.replace(self, collect=self.collect.quiet())
+
+    def collecting(self, capacity: int | None = None) -> Collect:
+        return dataclasses.replace(self.collect, capacity=capacity)
+
+    def changed(self, record: Record) -> Record:
+        return record
+
+
+def _one_record(entries: Mapping[str, Entry], lanes: tuple[int, ...]) -> Record:
+    """The rows of several keys as one record, which is valid if any row is."""
+    n = len(lanes)
+    rows = {
+        key: own.replace(path=(), sure=True, bound=1, count=None, where=Where())
+        for key, own in entries.items()
+        if not key.startswith(_COUNT)
+    }
+    batch = lanes if any(own.batch[:n] == lanes for own in rows.values()) else ()
+    for _ in batch:
+        rows = {key: per_example(own, lanes[0]) for key, own in rows.items()}
+    masks = [own.valid for own in rows.values()]
+    valid = None
+    if masks and all(mask is not None for mask in masks):
+        each = [mask.any(range(len(batch), mask.ndim)) for mask in masks]
+        valid = jnp.stack(each).any(0)
+    logs = logdict.of(rows)
+    return Record(values=(logs,), steps={}, valid=valid, keys=tuple(rows), batch=batch)
+
+
+class _Passing:
+    """A handler that collects nothing."""
 
     gathers = False
     interval: int | None = None
+    batch: int | None = None
+
+    def deliver(self, parts: list[dict[str, Entry]]) -> list[dict[str, Entry]]:
+        return parts
 
     def after(self, entries: Mapping[str, Entry]) -> Any:
         return self
@@ -171,62 +286,76 @@ class _Rebinding:
     def batched(self, size: int) -> Any:
         return self
 
+    def unbatched(self, batched: Any) -> Any:
+        return None if any(jax.tree.leaves(batched)) else self
+
     def rooms(self, logs: logdict, length: int | None) -> dict[str, int]:
         return {}
 
-    def only(self, keys: frozenset[str]) -> "_Rebinding":
+    def only(self, keys: frozenset[str]) -> "_Passing":
         return self
 
-    def quiet(self) -> "_Rebinding":
+    def quiet(self) -> "_Passing":
+        return self
+
+    def collecting(self, capacity: int | None = None) -> "_Passing":
         return self
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Forward(_Rebinding):
+class Forward(_Passing):
     """Log each record anew, for whoever listens here."""
 
     effects = frozenset({log_effect})
     captures = True
 
-    def __call__(self, record: Record, rebind: Callable, where: Where) -> dict[str, Entry]:
+    def __call__(self, record: Record, where: Where) -> dict[str, Entry]:
         relog(record)
         return {}
+
+    def changed(self, record: Record) -> Record:
+        return record
+
+
+class _Changing(_Passing, abc.ABC):
+    """A handler that lets each record stand, changed."""
+
+    effects = frozenset({log_effect, emit_effect})
+    captures = False
+
+    def __call__(self, record: Record, where: Where) -> dict[str, Entry]:
+        bind(log_p, [self.changed(record)])
+        return {}
+
+    @abc.abstractmethod
+    def changed(self, record: Record) -> Record: ...
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Mask(_Rebinding):
+class Mask(_Changing):
     """Let records be valid only where `condition` holds; `branch` says of which `cond`."""
 
     condition: jax.Array
     branch: Branch | None = static(default=None)
 
-    effects = frozenset({log_effect, emit_effect})
-    captures = False
-
-    def __call__(self, record: Record, rebind: Callable, where: Where) -> dict[str, Entry]:
+    def changed(self, record: Record) -> Record:
         # The condition may have the first batch axes of the record, or none.
         inner = range(self.condition.ndim, len(record.batch))
         condition = jnp.broadcast_to(jnp.expand_dims(self.condition, inner), record.batch)
         valid = condition if record.valid is None else record.valid & condition
         if self.branch is None:
-            rebind(record.replace(valid=valid, sure=False))
-        else:
-            rebind(record.replace(valid=valid, path=(*record.path, self.branch)))
-        return {}
+            return record.replace(valid=valid, sure=False)
+        return record.replace(valid=valid, path=(*record.path, self.branch))
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Anchor(_Rebinding):
+class Anchor(_Changing):
     """Tie records to `counter`, so that they stay in the loop that counts it."""
 
     counter: jax.Array
 
-    effects = frozenset({log_effect, emit_effect})
-    captures = False
-
-    def __call__(self, record: Record, rebind: Callable, where: Where) -> dict[str, Entry]:
-        rebind(record.replace(anchors=(*record.anchors, self.counter)))
-        return {}
+    def changed(self, record: Record) -> Record:
+        return record.replace(anchors=(*record.anchors, self.counter))

@@ -11,11 +11,12 @@ from jax.core import Tracer, eval_jaxpr
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from . import _compat, _context, _custom_rules as _custom_rules
+from ._emit import emit_again, emit_p
 from ._handlers import Forward
 from ._log import log_effect, log_p
 from ._logdict import logdict
 from ._merge import Entry, merge
-from ._record import Record, bind, is_array, listed
+from ._record import Record, is_array, listed
 from ._rows import Where
 from ._rules import rules
 
@@ -35,10 +36,15 @@ class Handler(Protocol):
     gathers: bool
     """Whether it collects anything that a loop has to carry."""
 
-    def __call__(
-        self, record: Record, rebind: Callable[[Record], None], where: Where
-    ) -> dict[str, Entry]:
+    batch: int | None
+    """Every how many rows of a key a loop delivers what has been collected in it."""
+
+    def __call__(self, record: Record, where: Where) -> dict[str, Entry]:
         """Do something with a record, and return the rows to be collected of it."""
+        ...
+
+    def deliver(self, parts: list[dict[str, Entry]]) -> list[dict[str, Entry]]:
+        """Do something with what was collected in a row, and return what is left."""
         ...
 
     def after(self, entries: Mapping[str, Entry]) -> Any:
@@ -49,12 +55,27 @@ class Handler(Protocol):
         """The handler for the inside of a `vmap` of this size."""
         ...
 
+    def unbatched(self, batched: Any) -> Any:
+        """The handler for all examples, given which of its arrays are one for each.
+
+        None: it is not the same for all of them.
+        """
+        ...
+
     def rooms(self, logs: logdict, length: int | None) -> dict[str, int]:
         """For keys whose rows a loop keeps in a buffer, how many it keeps."""
         ...
 
+    def changed(self, record: Record) -> Record:
+        """The record as it goes on, if it is one that is on its way to the host."""
+        ...
+
     def only(self, keys: frozenset[str]) -> Any:
         """The handler that collects no other keys."""
+        ...
+
+    def collecting(self, capacity: int | None = None) -> Any:
+        """The handler that collects the same, and delivers nothing."""
         ...
 
     def quiet(self) -> Any:
@@ -93,49 +114,65 @@ class Walk:
 
     def _walk(self, jaxpr: ClosedJaxpr, *args: Any) -> tuple[list, logdict]:
         jaxpr = _compat.close(jaxpr)
-        walk, program, pending = self, jaxpr.jaxpr, []
+        walk, program = self, jaxpr.jaxpr
         if self.handler.effects.isdisjoint(program.effects):
             return eval_jaxpr(program, jaxpr.consts, *args), logdict()
         env = dict(zip(program.constvars, jaxpr.consts, strict=True))
         env.update(zip(program.invars, args, strict=True))
         last_use, donates = _last_use(program), _donates(program)
+        pending: list[JaxprEqn] = []
+        records: list[JaxprEqn] = []
         collected: dict[str, list[Entry]] = {}
 
         def read(atom):
             return atom.val if isinstance(atom, Literal) else env[atom]
 
-        def flush(now: float) -> None:
-            """Evaluate what is pending, and forget what is not used from `now` on."""
-            outvars = [v for e in pending for v in e.outvars if last_use.get(v, -1) >= now]
+        def read_lasting(atom):
+            return _lasting(read(atom)) if donates else read(atom)
+
+        def collect(logs: Mapping[str, Entry]) -> None:
+            for key, rows in logs.items():
+                collected.setdefault(key, []).append(rows)
+
+        def catch_up(walk: Walk, i: float) -> Walk:
+            """Evaluate what comes before equation `i`, and hand over its records."""
+            logged = {atom for eqn in records for atom in eqn.invars if _is_variable(atom)}
+            outvars = [
+                v
+                for eqn in pending
+                for v in eqn.outvars
+                if last_use.get(v, -1) >= i or v in logged
+            ]
             if pending:
-                env.update(
-                    zip(
-                        outvars,
-                        _compat.evaluate(program, pending, outvars, env),
-                        strict=True,
-                    )
-                )
-            for eqn in pending:
+                outs = _compat.evaluate(program, pending, outvars, env)
+                env.update(zip(outvars, outs, strict=True))
+            for logs in walk._hand_over(records, read_lasting) if records else ():
+                walk = walk.after(logs)
+                collect(logs)
+            for eqn in (*pending, *records):
                 for atom in eqn.invars:
-                    if not isinstance(atom, Literal) and last_use[atom] < now:
+                    if _is_variable(atom) and last_use[atom] < i:
                         env.pop(atom, None)
             pending.clear()
+            records.clear()
+            return walk
 
-        for now, eqn in enumerate(program.eqns):
+        for i, eqn in enumerate(program.eqns):
             if self.handler.effects.isdisjoint(eqn.effects):
                 pending.append(eqn)
                 continue
-            flush(now)
-            operands = [read(atom) for atom in eqn.invars]
-            if donates and eqn.primitive is log_p:
-                operands = list(map(_lasting, operands))
+            if eqn.primitive is log_p:
+                records.append(eqn)
+                # What is logged may be given away before the others are.
+                walk = catch_up(walk, i + 1) if donates else walk
+                continue
+            walk = catch_up(walk, i)
             with _compat.at(eqn):
-                outs, logs = walk._apply(eqn, operands)
+                outs, logs = walk._apply(eqn, [read(atom) for atom in eqn.invars])
             walk = walk.after(logs)
             env.update(zip(eqn.outvars, outs, strict=True))
-            for key, rows in logs.items():
-                collected.setdefault(key, []).append(rows)
-        flush(len(program.eqns))
+            collect(logs)
+        catch_up(walk, len(program.eqns))
         outs = [read(atom) for atom in program.outvars]
         rows = {key: merge(key, parts) for key, parts in collected.items()}
         return outs, logdict.of(rows)
@@ -147,6 +184,11 @@ class Walk:
     def batched(self, size: int) -> "Walk":
         """Go on inside a `vmap`."""
         return Walk(self.handler.batched(size))
+
+    def unbatched(self, batched: "Walk") -> "Walk | None":
+        """Go on for all examples, given which arrays are one for each of them."""
+        handler = self.handler.unbatched(batched.handler)
+        return None if handler is None else Walk(handler)
 
     def only(self, keys: frozenset[str]) -> "Walk":
         """Collect no other keys."""
@@ -168,27 +210,37 @@ class Walk:
         with _context.captured() if self.handler.captures else contextlib.nullcontext():
             return trace(fun, *args, **kwargs)
 
+    def collecting(self, capacity: int | None = None) -> "Walk":
+        """Collect the same, and deliver nothing."""
+        return Walk(self.handler.collecting(capacity))
+
+    def deliver(self, logs: logdict) -> logdict:
+        """Deliver what has been collected, and return what is left."""
+        parts = self.handler.deliver([logs.rows()])
+        return logdict.of({key: own for part in parts for key, own in part.items()})
+
     def _apply(self, eqn: JaxprEqn, args: list) -> tuple[list, dict[str, Entry]]:
-        if "form" in eqn.params:
-            return [], self._hand_over(eqn, args)
+        if eqn.primitive is emit_p:
+            return emit_again(self.handler.changed, args, eqn.params), {}
         rule = rules.get(_compat.name_of(eqn))
         if rule is None:
             raise _unsupported(eqn)
         outs, logs = rule(self, eqn, *args)
         return outs, logs.rows()
 
-    def _hand_over(self, eqn: JaxprEqn, args: list) -> dict[str, Entry]:
-        params = dict(eqn.params)
-        arrays = [
-            _compat.constant(atom) if isinstance(atom, Literal) else x
-            for x, atom in zip(args, eqn.invars, strict=True)
-        ]
-        record = jax.tree.unflatten(params.pop("form"), arrays)
-
-        def rebind(record):
-            bind(eqn.primitive, record, **params)
-
-        return self.handler(record, rebind, Where(eqn))
+    def _hand_over(self, eqns: list[JaxprEqn], read: Callable) -> list[dict[str, Entry]]:
+        """Hand over the records of some equations, and deliver them together."""
+        walk, parts = self, []
+        for eqn in eqns:
+            arrays = [
+                _compat.constant(atom) if isinstance(atom, Literal) else read(atom)
+                for atom in eqn.invars
+            ]
+            (record,) = jax.tree.unflatten(eqn.params["form"], arrays)
+            with _compat.at(eqn):
+                parts.append(walk.handler(record, Where(eqn)))
+            walk = walk.after(parts[-1])
+        return self.handler.deliver(parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,9 +323,13 @@ def forms(params: Any) -> Iterator[Record]:
     for jaxpr in _compat.jaxprs_in(params):
         for eqn in jaxpr.eqns:
             if eqn.primitive is log_p:
-                yield jax.tree.unflatten(eqn.params["form"], eqn.invars)
+                yield from jax.tree.unflatten(eqn.params["form"], eqn.invars)
             elif log_effect in eqn.effects:
                 yield from forms(eqn.params)
+
+
+def _is_variable(atom: Any) -> bool:
+    return not isinstance(atom, Literal)
 
 
 def _donates(jaxpr: Any) -> bool:

@@ -10,8 +10,9 @@ import numpy as np
 from jax.interpreters import mlir
 
 from . import _context
-from ._emit import emit, print_record
+from ._emit import emit
 from ._logdict import logdict
+from ._print import print_parcel
 from ._record import Record, bind, is_array, listed, record_primitive
 from ._reduce import Reduction, reduction_named
 
@@ -62,7 +63,7 @@ def log(
             tags=names_in(tags, "tags"),
             reduce=reduce,
         )
-        relog(record) if state == "captured" else emit(record, print_record)
+        relog(record)
     return logdict(values, **{name: dict.fromkeys(values, i) for name, i in steps.items()})
 
 
@@ -70,9 +71,9 @@ def relog(record: Record) -> None:
     """Log a record once more, for whoever listens here."""
     state = _context.state()
     if state == "captured":
-        bind(log_p, record)
+        bind(log_p, [record])
     elif state == "printed":
-        emit(record, print_record)
+        emit([record], print_parcel)
 
 
 log_p, log_effect = record_primitive("lox_log")

@@ -1,7 +1,8 @@
 """A record, what one call of `log` logged, and the two primitives that carry one."""
 
 import dataclasses
-from collections.abc import Iterable
+import itertools as it
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -68,40 +69,36 @@ class Record:
         }
 
 
-def bind(primitive: Primitive, record: Record, **params: Any) -> None:
-    leaves, form = jax.tree.flatten(record)
-    # The hash of `form` does not tell keys apart, and JAX caches by the parameters.
-    primitive.bind(*leaves, form=form, **{**params, "keys": record.keys})
+def record_primitive(
+    name: str, *, chained: bool = False
+) -> tuple[Primitive, _compat.RecordEffect]:
+    """A primitive that carries records, with the rules that all of them share.
 
-
-def record_primitive(name: str) -> tuple[Primitive, _compat.RecordEffect]:
-    """A primitive that carries a record, with the rules that all of them share.
-
-    It has no outputs; its effect keeps it alive.
+    Its effect keeps it alive. A chained one takes a token as its first operand, and
+    returns one: what takes that in turn comes after it. Others have no outputs.
     """
     primitive, effect = Primitive(name), _compat.RecordEffect(name)
     primitive.multiple_results = True
 
     @primitive.def_effectful_abstract_eval
     def _abstract_eval(*avals, **params):
-        return [], {effect}
+        return list(avals[:chained]), {effect}
 
     def jvp(primals, tangents, **params):
-        primitive.bind(*primals, **params)
-        return [], []
+        outs = primitive.bind(*primals, **params)
+        return outs, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in outs]
 
     def batch(args, axes, *, form, **params):
         size = next(x.shape[i] for x, i in zip(args, axes, strict=True) if i is not None)
-        # A record with any batched operand is batched whole.
-        args = [
-            jnp.broadcast_to(x, (size, *jnp.shape(x)))
-            if axis is None
-            else jnp.moveaxis(x, axis, 0)
-            for x, axis in zip(args, axes, strict=True)
+        tokens = [
+            x if axis is None else x.max(axis)
+            for x, axis in zip(args[:chained], axes[:chained], strict=True)
         ]
-        record = jax.tree.unflatten(form, args)
-        bind(primitive, record.replace(batch=(size, *record.batch)), **params)
-        return [], []
+        each = iter(axes[chained:])
+        records = jax.tree.unflatten(form, args[chained:])
+        records = [_batched(record, each, size) for record in records]
+        outs = bind(primitive, records, tokens, **params)
+        return outs, [None] * len(outs)
 
     def transpose(cotangents, *args, keys, **params):
         raise ValueError(
@@ -115,6 +112,32 @@ def record_primitive(name: str) -> tuple[Primitive, _compat.RecordEffect]:
     batching.primitive_batchers[primitive] = batch
     _compat.leaves_keys_unused(primitive)
     return primitive, effect
+
+
+def bind(
+    primitive: Primitive, records: Sequence[Record], tokens: Sequence[Any] = (), **params
+) -> list:
+    """Let a primitive carry records; `form` holds all of them but the arrays."""
+    leaves, form = jax.tree.flatten(tuple(records))
+    # The hash of `form` does not tell keys apart, and JAX caches by the parameters.
+    keys = tuple(key for record in records for key in record.keys)
+    return primitive.bind(*tokens, *leaves, form=form, **{**params, "keys": keys})
+
+
+def _batched(record: Record, axes: Iterator[int | None], size: int) -> Record:
+    """The record with its batch axis in front. One that has any is batched whole."""
+    leaves, form = jax.tree.flatten(record)
+    own = list(it.islice(axes, len(leaves)))
+    if all(axis is None for axis in own):
+        return record
+    arrays = [
+        jnp.broadcast_to(x, (size, *jnp.shape(x)))
+        if axis is None
+        else jnp.moveaxis(x, axis, 0)
+        for x, axis in zip(leaves, own, strict=True)
+    ]
+    batched = jax.tree.unflatten(form, arrays)
+    return batched.replace(batch=(size, *batched.batch))
 
 
 def is_array(x: Any) -> bool:

@@ -272,6 +272,14 @@ def _aligned(rows: Rows, target: Rows) -> Rows:
     return rows.map(align, batch=target.batch, ndim=target.ndim, count=count)
 
 
+def per_example(rows: Any, size: int) -> Any:
+    """The rows with their first batch axis, of this size, as one in front."""
+    if rows.batch[:1] != (size,):
+        return rows.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)))
+    front = rows.map(lambda x: jnp.moveaxis(x, int(rows.time), 0))
+    return front.without_batch_axis()
+
+
 def embedding(small: tuple[int, ...], large: tuple[int, ...]) -> tuple[int, ...] | None:
     """Which axes of `large` those of `small` are, if there is only one way."""
     ways = [

@@ -17,9 +17,17 @@ import jax
 from jax.extend.core import JaxprEqn
 
 from . import _compat
-from ._gather import Gathering
 from ._logdict import logdict
-from ._merge import alternatives, fitted, merge
+from ._loops import (
+    Body,
+    are_chunked,
+    in_sequence,
+    repeat,
+    repeat_in_chunks,
+    scan,
+    scan_in_chunks,
+)
+from ._merge import alternatives, fitted
 from ._rows import Rows
 from ._stage import Staged, carry_predicate, split, stage, stage_walk
 
@@ -70,47 +78,15 @@ def _call(walk, eqn, *args):
 def _scan(walk, eqn, *args):
     jaxpr, options = eqn.params["jaxpr"], _compat.scan_options(eqn.params)
     consts, init, xs = split(args, *_compat.scan_sizes(eqn.params))
-    step: Callable = lambda walk, *args: walk.iterate(jaxpr, *args)  # noqa: E731
-    gathering = Gathering(logdict(), {})
-    if walk.handler.gathers:
-        staged = stage_walk(walk, jaxpr, *consts, *jaxpr.in_avals[len(consts) :])
-        step = lambda *args: staged(*jax.tree.leaves(args))  # noqa: E731
-        rooms = walk.handler.rooms(staged.shape[1], eqn.params["length"])
-        gathering = Gathering(staged.shape[1], rooms)
 
-    def body(carry, x):
-        carry, gathered = carry
-        outs, logs = step(walk.after(gathered[0]), *consts, *carry, *x)
-        carry, ys = split(outs, len(init))
-        gathered, rows = gathering.add(gathered, logs)
-        return (carry, gathered), (ys, rows)
+    def step(walk, carry, x):
+        outs, logs = walk.iterate(jaxpr, *consts, *carry, *x)
+        return *split(outs, len(init)), logs
 
-    # A symbolic length is known from `xs` only.
-    length, start = None if xs else eqn.params["length"], (init, gathering.start())
-    (carry, gathered), (ys, logs) = jax.lax.scan(body, start, xs, length, **options)
-    length = eqn.params["length"]
-    entries = logs.rows().items()
-    rows = {key: _in_time(own, length, options["reverse"]) for key, own in entries}
-    rows |= gathering.finish(gathered, length)
-    return [*carry, *ys], logdict.of(_in_order(rows, gathering.logs))
-
-
-def _in_order(rows: dict[str, Any], logs: logdict) -> dict[str, Any]:
-    """The keys in the order of first logging, where some went another way than others."""
-    return {key: rows[key] for key in (logs or rows)}
-
-
-def _in_time(rows: Rows, length: int, reverse: bool) -> Rows:
-    """The rows of all iterations, in the order of execution."""
-    rows = rows.replace(bound=rows.bound * length)
-    if rows.count is not None:
-        rows = rows.replace(count=rows.count.sum(0))
-    if reverse:
-        rows = rows.map(lambda x: jax.lax.rev(x, (0,)))
-    if not rows.time:
-        return rows.replace(time=True)
-    # (length, n, ...) -> (length * n, ...)
-    return rows.map(lambda x: x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]))
+    body = Body(step, *split(jaxpr.in_avals[len(consts) :], len(init)))
+    run = scan_in_chunks if are_chunked(walk, jaxpr) else scan
+    carry, ys, logs = run(walk, body, init, xs, eqn.params["length"], options)
+    return [*carry, *ys], logs
 
 
 @rule_for("cond")
@@ -142,48 +118,23 @@ def _while(walk, eqn, *args):
     sizes = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     cond_consts, body_consts, init = split(args, *sizes)
     cond, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
-    if stage_walk(walk, cond, *cond_consts, *init).shape[1]:
-        return _while_with_logging_predicate(walk, eqn, *args)
-    logs = stage_walk(walk, body, *body_consts, *init).shape[1]
-    gathering = Gathering(logs, walk.handler.rooms(logs, None), walk.handler.interval or 1)
-    state, tree = jax.tree.flatten(gathering.start())
+    chunked = are_chunked(walk, body)
+    if not chunked and not stage_walk(walk, cond, *cond_consts, *init).shape[1]:
 
-    def ask(walk, *operands):
-        return walk(cond, *operands[: sizes[0] + len(init)])[0]
+        def ask(walk, consts, carry):
+            return walk(cond, *consts, *carry)[0][0]
 
-    def step(walk, *operands):
-        inner, leaves = split(operands, sizes[1] + len(init))
-        state = jax.tree.unflatten(tree, leaves)
-        outs, logs = walk.after(state[0])(body, *inner)
-        state, _ = gathering.add(state, logs)
-        return [*outs, *jax.tree.leaves(state)]
+        def step(walk, consts, carry):
+            return walk(body, *consts, *carry)
 
-    extra = jax.tree.leaves(walk)
-    params = {
-        **eqn.params,
-        "cond_nconsts": sizes[0] + len(extra),
-        "body_nconsts": sizes[1] + len(extra),
-        "cond_jaxpr": stage(ask, walk, *cond_consts, *init, *state).jaxpr,
-        "body_jaxpr": stage(step, walk, *body_consts, *init, *state).jaxpr,
-    }
-    operands = [*extra, *cond_consts, *extra, *body_consts, *init, *state]
-    outs, state = split(eqn.primitive.bind(*operands, **params), len(init))
-    gathered = gathering.finish(jax.tree.unflatten(tree, state), length=None)
-    return outs, logdict.of(_in_order(gathered, logs))
-
-
-def _while_with_logging_predicate(walk, eqn, *args):
-    """Ask the predicate before the loop and in its body, where its logs can be carried."""
-    sizes = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-    cond_consts, body_consts, init = split(args, *sizes)
-    (running,), first = walk(eqn.params["cond_jaxpr"], *cond_consts, *init)
+        return repeat(walk, eqn, ask, step, cond_consts, body_consts, init)
+    # The predicate is asked before the loop and in its body, where its logs can be carried.
+    (running,), first = walk(cond, *cond_consts, *init)
     loop = eqn.replace(params=carry_predicate(eqn.params))
-    walk = walk.after(first.rows())
-    outs, rest = _while(walk, loop, *cond_consts, *body_consts, running, *init)
-    parts = [first.rows(), rest.rows()]
-    keys = dict.fromkeys(key for rows in parts for key in rows)
-    logs = {key: merge(key, [rows[key] for rows in parts if key in rows]) for key in keys}
-    return outs[1:], logdict.of(logs)
+    run = repeat_in_chunks if chunked else _while
+    operands = [*cond_consts, *body_consts, running, *init]
+    outs, rest = run(walk.after(first.rows()), loop, *operands)
+    return outs[1:], in_sequence(first, rest)
 
 
 @rule_for("checkpoint", "remat", "remat2")

@@ -1,19 +1,18 @@
 """`spool`: return the logs of a function along with its output."""
 
 import functools as ft
-import warnings
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr
 
 from . import _compat
 from ._handlers import Collect
 from ._interpret import Walk, check, forms
-from ._log import check_function, names_in
+from ._jitted import jitted_like
+from ._log import check_function
 from ._logdict import logdict
+from ._options import check_positive, check_prefix, selection, warn_of_no_match
 from ._reduce import Reduction, reduction_named
 
 
@@ -69,14 +68,11 @@ def spool(
         [0 1 2]
     """
     check_function("lox.spool", fun)
-    if not isinstance(prefix, str):
-        raise TypeError(f"`prefix` must be a string, not {prefix!r}.")
-    for name, number in (("interval", interval), ("capacity", capacity)):
-        if number is not None and number < 1:
-            raise ValueError(f"`{name}` must be at least 1, not {number}.")
+    check_prefix(prefix)
+    check_positive(interval=interval, capacity=capacity)
     handler = Collect(
-        keys=_selection(argnames, "argnames"),
-        tags=_selection(tags, "tags"),
+        keys=selection(argnames, "argnames"),
+        tags=selection(tags, "tags"),
         keep=keep_logs,
         reduce=_reductions(reduce),
         interval=interval,
@@ -84,7 +80,7 @@ def spool(
     )
     spooling = ft.partial(_spool, handler, prefix)
     if isinstance(fun, _compat.Jitted):
-        return _spooled_jit(fun, spooling, (handler, prefix))
+        return jitted_like(fun, spooling, (handler, prefix))
 
     @ft.wraps(fun)
     def spooled(*args, **kwargs):
@@ -96,37 +92,11 @@ def spool(
 def _spool(handler: Collect, prefix: str, fun: Callable, *args: Any, **kwargs: Any):
     traced = Walk(handler).trace(fun, *args, **kwargs)
     check(traced.jaxpr.jaxpr)
-    _warn_of_no_match(handler, traced.jaxpr)
+    warn_of_no_match("lox.spool", handler, traced.jaxpr)
     handler = handler.prepared(list(forms(traced.jaxpr)))
     outs, logs = Walk(handler)(traced.jaxpr, *traced.args)
     rows = logdict.of(handler.finished(logs)).prefix(prefix)
     return traced.output(outs), jax.lax.stop_gradient(rows)
-
-
-def _spooled_jit(fun: Any, spooling: Callable, options: tuple) -> Callable:
-    """Spool a jitted function into one that is jitted and cached like it."""
-    jitted = _spooled_jits.setdefault(fun, {})
-    if options not in jitted:
-        # Kept as long as `fun` lives: it must not keep `fun` alive.
-        reference = weakref.ref(fun)
-
-        def spooled(*args, **kwargs):
-            return spooling(reference(), *args, **kwargs)
-
-        spooled.__name__ = spooled.__qualname__ = fun.__name__
-        jitted[options] = jax.jit(spooled, **_compat.jit_options(fun))
-    call = jitted[options]
-
-    def wrapped(*args, **kwargs):
-        return call(*args, **kwargs)
-
-    # `ft.wraps` would take longer than the call.
-    wrapped.__name__, wrapped.__doc__ = fun.__name__, fun.__doc__
-    wrapped.__wrapped__ = fun  # pyright: ignore[reportFunctionMemberAccess]
-    return wrapped
-
-
-_spooled_jits: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def _reductions(given: Any) -> tuple[tuple[str | None, Any], ...]:
@@ -136,25 +106,3 @@ def _reductions(given: Any) -> tuple[tuple[str | None, Any], ...]:
     for reduction in asked.values():
         reduction_named(reduction)
     return tuple(asked.items())
-
-
-def _selection(given: str | Iterable[str] | None, what: str) -> frozenset[str] | None:
-    return None if given is None else frozenset(names_in(given, what))
-
-
-def _warn_of_no_match(handler: Collect, jaxpr: ClosedJaxpr) -> None:
-    if handler.keys is None and handler.tags is None:
-        return
-    records = list(forms(jaxpr))
-    keys = {key for record in records for key in record.keys}
-    tags = {tag for record in records for tag in record.tags}
-    for what, wanted, there in (
-        ("argnames", handler.keys, keys),
-        ("tags", handler.tags, tags),
-    ):
-        if wanted is not None and not wanted <= there:
-            warnings.warn(
-                f"`{what}` {sorted(wanted - there)} of `lox.spool` match nothing that is "
-                f"logged; there are {sorted(there)}.",
-                stacklevel=4,
-            )

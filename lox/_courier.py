@@ -1,0 +1,158 @@
+"""The thread on which callbacks run, apart from the program and from JAX's threads.
+
+What reaches the host is put into a queue, and the program goes on; it waits only when the
+queue is full. So a callback may use JAX, sleep, or log.
+"""
+
+import atexit
+import dataclasses
+import queue
+import threading
+import time
+from collections.abc import Callable, Hashable
+
+import jax
+
+# What may wait in the queue before the program has to.
+CALLS = 1000
+BYTES = 64 * 2**20
+# How long the program waits for room: a callback that uses JAX may itself wait for the
+# thread of JAX that waits here.
+PATIENCE = 1.0
+# How long deliveries gather before they are made: to change threads for each one costs
+# more than the delivery.
+PAUSE = 0.001
+
+
+@dataclasses.dataclass
+class Failure:
+    """What a callback raised, and whether the program has been told."""
+
+    error: BaseException
+    told: bool = False
+
+    def raised(self) -> RuntimeError:
+        self.told = True
+        error = RuntimeError(
+            f"The callback of `lox.tap` raised {type(self.error).__name__}: {self.error}"
+        )
+        error.__cause__ = self.error
+        return error
+
+
+class Courier:
+    """Makes deliveries one by one, on a thread of its own."""
+
+    def __init__(self):
+        self._queue: queue.SimpleQueue = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._failed: dict[Hashable, Failure] = {}
+        self._failures: list[Failure] = []
+        self._waiting = 0
+
+    def send(self, listener: Hashable, deliver: Callable[[], None], size: int) -> None:
+        """Have `deliver` called soon; raise if an earlier one of the listener failed."""
+        failure = self._failed.get(listener)
+        if failure is not None and not failure.told:
+            # Up to here, what is in the queue for the listener is left out.
+            self._put(lambda: self._failed.pop(listener, None))
+            raise failure.raised()
+        deadline = time.monotonic() + PATIENCE
+        while self._is_full() and time.monotonic() < deadline:
+            time.sleep(PAUSE)
+        with self._lock:
+            self._waiting += size
+        self._put(lambda: self._deliver(listener, deliver, size))
+
+    def wait(self) -> list[Failure]:
+        """Wait until all that was sent has been delivered, and return what failed."""
+        if threading.current_thread() is not self._thread:
+            done = threading.Event()
+            self._put(done.set)
+            done.wait()
+        self._failed.clear()
+        failures, self._failures = self._failures, []
+        return failures
+
+    def stop(self) -> None:
+        """End the thread. It starts again when there is something to deliver."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._queue.put(None)
+            thread.join()
+
+    def _is_full(self) -> bool:
+        return self._queue.qsize() >= CALLS or self._waiting >= BYTES
+
+    def _put(self, call: Callable[[], object]) -> None:
+        self._queue.put(call)
+        if self._thread is None:
+            self._start()
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="lox", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while (call := self._queue.get()) is not None:
+            call()
+            if self._queue.empty():
+                time.sleep(PAUSE)
+
+    def _deliver(self, listener: Hashable, deliver: Callable, size: int) -> None:
+        if listener not in self._failed:
+            try:
+                deliver()
+            except BaseException as error:
+                failure = Failure(error)
+                self._failed[listener] = failure
+                self._failures.append(failure)
+        with self._lock:
+            self._waiting -= size
+
+
+courier = Courier()
+
+
+def barrier() -> None:
+    """Wait until everything that has been logged so far is delivered.
+
+    The callbacks of `lox.tap` run on a thread of their own, some time after the program
+    has logged. If one of them raised, so does this.
+
+    Example:
+        >>> f = jax.jit(lox.tap(lambda x: lox.log({"x": x}) and 2 * x))
+        >>> y = f(1.0)
+        >>> lox.barrier()
+        {'x': 1.0}
+    """
+    stopped = None
+    try:
+        jax.effects_barrier()
+    except Exception as error:
+        stopped = error
+    settle(stopped)
+
+
+def settle(stopped: Exception | None = None) -> None:
+    """Wait for the callbacks, and raise what they raised, or why the program stopped."""
+    for failure in courier.wait():
+        if stopped is not None or not failure.told:
+            raise failure.raised()
+    if stopped is not None:
+        raise stopped
+
+
+def _finish() -> None:
+    try:
+        barrier()
+    finally:
+        courier.stop()
+
+
+# JAX must not be in use when the process ends: a thread that is in it would abort it.
+atexit.register(_finish)

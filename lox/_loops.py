@@ -1,0 +1,214 @@
+"""How loops run: what they log leaves them as rows, is carried along, or is delivered."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import JaxprEqn
+
+from . import _compat
+from ._gather import Gathering
+from ._log import log_effect
+from ._logdict import logdict
+from ._merge import merge
+from ._rows import Rows
+from ._stage import split, stage, stage_walk
+
+
+@dataclasses.dataclass(frozen=True)
+class Body:
+    """One iteration of a `scan`.
+
+    Attributes:
+        step: From a walk, the carry and a slice of the input to the carry, the output
+            and the logs.
+        carry: The form of the carry, as abstract arrays.
+        x: The form of a slice.
+    """
+
+    step: Callable[..., tuple[list, list, logdict]]
+    carry: list
+    x: list
+
+
+def scan(walk, body: Body, init: list, xs: list, length: int, options: dict[str, Any]):
+    """Run a `scan`; returns the carry, the outputs and the logs."""
+    step, gathering = body.step, Gathering(logdict(), {})
+    if walk.handler.gathers:
+        staged = stage(step, walk, body.carry, body.x)
+        step = lambda *args: staged(*jax.tree.leaves(args))  # noqa: E731
+        logs = staged.shape[2]
+        gathering = Gathering(logs, walk.handler.rooms(logs, length))
+
+    def iterate(carry, x):
+        carry, gathered = carry
+        carry, ys, logs = step(walk.after(gathered[0]), carry, x)
+        gathered, rows = gathering.add(gathered, logs)
+        return (carry, gathered), (ys, rows)
+
+    # A symbolic length is known from `xs` only.
+    given, start = None if xs else length, (init, gathering.start())
+    (carry, gathered), (ys, logs) = jax.lax.scan(iterate, start, xs, given, **options)
+    entries = logs.rows().items()
+    rows = {key: _in_time(own, length, options["reverse"]) for key, own in entries}
+    rows |= gathering.finish(gathered, length)
+    return carry, ys, logdict.of(_in_order(rows, gathering.logs))
+
+
+def scan_in_chunks(walk, body: Body, init, xs, length: int, options: dict[str, Any]):
+    """The same, and deliver what has been collected every few iterations."""
+    if length == 0:
+        return scan(walk, body, init, xs, length, options)
+    logs = stage(body.step, walk.collecting(), body.carry, body.x).shape[2]
+    size = min(length, _chunk(walk, logs))
+    number, rest = divmod(length, size)
+    # The rest comes last, which is in front if the loop runs backwards.
+    start = rest if options["reverse"] else 0
+    blocks = [
+        x[start : start + number * size].reshape(number, size, *x.shape[1:]) for x in xs
+    ]
+
+    def chunk(size: int) -> Callable:
+        def step(walk, carry, xs):
+            carry, ys, logs = scan(walk.collecting(), body, carry, xs, size, options)
+            return carry, ys, walk.deliver(logs)
+
+        return step
+
+    block = [jax.eval_shape(lambda x: x[0], x) for x in blocks]
+    outer = Body(chunk(size), body.carry, block)
+    unrolled_inside = {**options, "unroll": 1}
+    carry, ys, logs = scan(walk, outer, init, blocks, number, unrolled_inside)
+    ys = [y.reshape(number * size, *y.shape[2:]) for y in ys]
+    if not rest:
+        return carry, ys, logs
+    last = slice(0, rest) if options["reverse"] else slice(number * size, None)
+    walk = walk.after(logs.rows())
+    carry, zs, more = chunk(rest)(walk, carry, [x[last] for x in xs])
+    pairs = [(z, y) if options["reverse"] else (y, z) for y, z in zip(ys, zs, strict=True)]
+    ys = [jax.lax.concatenate(pair, 0) for pair in pairs]
+    return carry, ys, in_sequence(logs, more)
+
+
+def repeat(walk, eqn: JaxprEqn, ask: Callable, step: Callable, *args: list):
+    """Run a `while`; returns the carry and the logs.
+
+    Args:
+        walk: Evaluates what is inside.
+        eqn: The equation whose parameters to use, but for the programs.
+        ask: From the walk, the constants of the predicate and the carry to the predicate.
+        step: From the walk, the constants of the body and the carry to the carry and the
+            logs.
+        *args: The constants of the predicate, those of the body, and the carry.
+    """
+    cond_consts, body_consts, init = args
+    logs = stage(step, walk, body_consts, init).shape[1]
+    shape = stage(ask, walk, cond_consts, init).shape.shape
+    rooms = walk.handler.rooms(logs, None)
+    gathering = Gathering(logs, rooms, walk.handler.interval or 1, shape)
+    start = gathering.start()
+
+    def run(walk, consts, carry, state):
+        carry, logs = step(walk.after(state[0]), consts, carry)
+        return carry, gathering.add(state, logs)[0]
+
+    extra = jax.tree.leaves(walk)
+    params = {
+        **eqn.params,
+        "cond_nconsts": len(extra) + len(cond_consts),
+        "body_nconsts": len(extra) + len(body_consts),
+        "cond_jaxpr": stage(
+            lambda walk, consts, carry, state: ask(walk, consts, carry),
+            walk, cond_consts, init, start,
+        ).jaxpr,
+        "body_jaxpr": stage(run, walk, body_consts, init, start).jaxpr,
+    }  # fmt: skip
+    state, tree = jax.tree.flatten(start)
+    operands = [*extra, *cond_consts, *extra, *body_consts, *init, *state]
+    outs, state = split(eqn.primitive.bind(*operands, **params), len(init))
+    gathered = gathering.finish(jax.tree.unflatten(tree, state), length=None)
+    return outs, logdict.of(_in_order(gathered, logs))
+
+
+def repeat_in_chunks(walk, eqn: JaxprEqn, *args: Any):
+    """Run a `while` whose predicate is carried in front; deliver every few iterations."""
+    body = eqn.params["body_jaxpr"]
+    consts, init = split(args, eqn.params["body_nconsts"])
+    logs = stage_walk(walk.collecting(), body, *args).shape[1]
+    size = _chunk(walk, logs)
+    room = size * _most_rows(logs)
+
+    def ask_inside(walk, _, carry):
+        i, running, *_ = carry
+        return running & (i < size)
+
+    def step_inside(walk, consts, carry):
+        i, *carry = carry
+        outs, logs = walk(body, *consts, *carry)
+        return [i + 1, *outs], logs
+
+    def step(walk, consts, carry):
+        start = jnp.zeros(carry[0].shape, jnp.int32)
+        inner = walk.collecting(capacity=room)
+        outs, logs = repeat(
+            inner, eqn, ask_inside, step_inside, [], consts, [start, *carry]
+        )
+        return outs[1:], walk.deliver(logs)
+
+    return repeat(walk, eqn, lambda walk, _, carry: carry[0], step, [], consts, init)
+
+
+def are_chunked(walk, jaxpr: Any) -> bool:
+    """Whether a loop with this body collects its rows and delivers them in chunks.
+
+    One that holds a loop of unknown length does not know how many there will be.
+    """
+    return walk.handler.batch is not None and _is_bounded(jaxpr)
+
+
+def _is_bounded(jaxpr: Any) -> bool:
+    logging = [eqn for eqn in jaxpr.eqns if log_effect in eqn.effects]
+    return all(
+        _compat.name_of(eqn) != "while"
+        and all(map(_is_bounded, _compat.jaxprs_in(eqn.params)))
+        for eqn in logging
+    )
+
+
+def _chunk(walk, logs: logdict) -> int:
+    """How many iterations that log this much make up a batch."""
+    return max(1, walk.handler.batch // _most_rows(logs))
+
+
+def _most_rows(logs: logdict) -> int:
+    rows = [own.length for own in logs.rows().values() if isinstance(own, Rows)]
+    return max(rows, default=1)
+
+
+def in_sequence(*parts: logdict) -> logdict:
+    """The logs of one thing after the other."""
+    each = [logs.rows() for logs in parts]
+    keys = dict.fromkeys(key for rows in each for key in rows)
+    return logdict.of(
+        {key: merge(key, [rows[key] for rows in each if key in rows]) for key in keys}
+    )
+
+
+def _in_order(rows: dict[str, Any], logs: logdict) -> dict[str, Any]:
+    """The keys in the order of first logging, where some went another way than others."""
+    return {key: rows[key] for key in (logs or rows)}
+
+
+def _in_time(rows: Rows, length: int, reverse: bool) -> Rows:
+    """The rows of all iterations, in the order of execution."""
+    rows = rows.replace(bound=rows.bound * length)
+    if rows.count is not None:
+        rows = rows.replace(count=rows.count.sum(0))
+    if reverse:
+        rows = rows.map(lambda x: jax.lax.rev(x, (0,)))
+    if not rows.time:
+        return rows.replace(time=True)
+    # (length, n, ...) -> (length * n, ...)
+    return rows.map(lambda x: x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]))

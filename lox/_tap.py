@@ -1,0 +1,179 @@
+"""`tap`: call a function of the user's while the program runs."""
+
+import dataclasses
+import functools as ft
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from . import _compat
+from ._courier import barrier, courier, settle
+from ._emit import Parcel, new_token
+from ._handlers import Collect, Tap
+from ._interpret import Walk, check, forms
+from ._jitted import jitted_like
+from ._log import check_function
+from ._logdict import logdict
+from ._options import check_positive, check_prefix, selection, warn_of_no_match
+from ._print import print_logs
+from ._record import Record
+from ._rows import Rows
+
+
+def tap(
+    fun: Callable,
+    callback: Callable[[logdict], Any] | None = None,
+    argnames: str | Iterable[str] | None = None,
+    tags: str | Iterable[str] | None = None,
+    prefix: str = "",
+    *,
+    interval: int | None = None,
+    batch: int | None = None,
+) -> Callable:
+    """Call a function with what `fun` logs, while it runs.
+
+    The callback gets a `logdict` with NumPy arrays for each record, in the order of
+    execution. It runs on a thread of its own, so it may use JAX, sleep or log; when it is
+    too slow, the program waits. Called outside of `jit`, the tapped function returns when
+    all of its callbacks have; otherwise `lox.barrier` waits for them.
+
+    What is logged goes on to whoever is around, too, but is not printed any more.
+
+    Under `vmap`, the callback is called for each example that logs, and `example` is a
+    step.
+
+    Args:
+        fun: Any JAX function, with loops of any kind.
+        callback: What to call. By default the logs are printed.
+        argnames: The key or keys to listen to.
+        tags: The tag or tags to listen to. Given both, both must match.
+        prefix: Put before each key.
+        interval: Call for rows 0, k, 2k, ... of each key only.
+        batch: Collect so many rows of a key on the device for each call. They are stacked
+            as by `lox.spool`, over the outermost loop around them, and what is left comes
+            when that loop ends. A loop around one of unknown length delivers by the inner
+            one.
+
+    Returns:
+        A function that does and returns what `fun` does.
+
+    Example:
+        >>> def f(xs):
+        ...     def step(total, x):
+        ...         lox.log({"total": total + x}, step=x)
+        ...         return total + x, None
+        ...     return jax.lax.scan(step, 0, xs)[0]
+        >>> lox.tap(f)(jnp.arange(3)).item()
+        {'total': 0} step=0
+        {'total': 1} step=1
+        {'total': 3} step=2
+        3
+        >>> lox.tap(f, lambda logs: print(logs), batch=2)(jnp.arange(3)).item()
+        {'total': [0, 1]}
+        {'total': [3]}
+        3
+    """
+    check_function("lox.tap", fun)
+    callback = print_logs if callback is None else callback
+    if not callable(callback):
+        raise TypeError(f"The callback of `lox.tap` is {callback!r}, not a function.")
+    check_prefix(prefix)
+    check_positive(interval=interval, batch=batch)
+    collect = Collect(
+        keys=selection(argnames, "argnames"),
+        tags=selection(tags, "tags"),
+        keep=True,
+        reduce=((None, "append"),),
+        interval=interval,
+    )
+    options = collect, Listener(_hashable(callback), prefix), batch
+    if isinstance(fun, _compat.Jitted):
+        call = jitted_like(fun, ft.partial(_tap, *options), options)
+    else:
+        call = ft.partial(_tap, *options, fun)
+
+    @ft.wraps(fun)
+    def tapped(*args, **kwargs):
+        if _compat.is_staging():
+            return call(*args, **kwargs)
+        return _until_delivered(call, *args, **kwargs)
+
+    return tapped
+
+
+def _tap(
+    collect: Collect,
+    listener: "Listener",
+    batch: int | None,
+    fun: Callable,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    traced = Walk(collect).trace(fun, *args, **kwargs)
+    check(traced.jaxpr.jaxpr)
+    warn_of_no_match("lox.tap", collect, traced.jaxpr)
+    collect = collect.prepared(list(forms(traced.jaxpr)))
+    walk = Walk(Tap(collect, new_token(), listener, batch))
+    outs, _ = walk(traced.jaxpr, *traced.args)
+    return traced.output(outs)
+
+
+def _until_delivered(call: Callable, *args: Any, **kwargs: Any) -> Any:
+    try:
+        out = call(*args, **kwargs)
+    except Exception as error:
+        settle(error)
+        raise
+    barrier()
+    return out
+
+
+@dataclasses.dataclass(frozen=True)
+class Listener:
+    """Takes parcels on threads of JAX, and has a callback called with what is in them."""
+
+    callback: Callable[[logdict], Any]
+    prefix: str
+
+    def __call__(self, parcel: Parcel) -> None:
+        courier.send(self, ft.partial(self._deliver, parcel), parcel.nbytes)
+
+    def _deliver(self, parcel: Parcel) -> None:
+        for record in parcel.records():
+            for logs in _examples(record):
+                self.callback(logs.prefix(self.prefix) if self.prefix else logs)
+
+
+def _examples(record: Record) -> Iterator[logdict]:
+    """What each example logged, of those that the `vmap`s around `tap` are over."""
+    (logs,) = record.values
+    if not record.batch:
+        yield from _really_logged(logs)
+        return
+    valid = np.ones(record.batch, bool) if record.valid is None else record.valid
+    for index in np.argwhere(valid):
+        at = (*index, ...)
+        example = index[0] if len(index) == 1 else index
+        for own in _really_logged(jax.tree.map(lambda x, at=at: x[at], logs)):
+            yield logdict.of(
+                {key: _with_example(rows, example) for key, rows in own.rows().items()}
+            )
+
+
+def _really_logged(logs: logdict) -> Iterator[logdict]:
+    logs = logs.compact() if logs.valid else logs
+    if logs:
+        yield logs
+
+
+def _with_example(rows: Rows, example: np.ndarray) -> Rows:
+    front = (rows.length,) if rows.time else ()
+    step = np.broadcast_to(example, front + np.shape(example))
+    return rows.replace(steps={**rows.steps, "example": step})
+
+
+def _hashable(callback: Callable) -> Callable:
+    """The callback, as something that JAX can keep programs by."""
+    return callback if isinstance(callback, Hashable) else lambda logs: callback(logs)
