@@ -5,14 +5,16 @@ body on until the last example has finished. The records in there are then given
 that says for which examples they are real; nothing else of the program changes.
 
 Under `grad`, what does not change in a `scan` is taken out of it, records included. Those
-are then tied to a counter in the carry.
+are then tied to a counter in the carry. And a `while_loop` runs once for its value and
+once more for its derivative, or for a block that is checkpointed. The second time it runs
+without its records.
 """
 
 import contextlib
 import contextvars
 import functools as ft
 import itertools as it
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,8 +23,9 @@ from jax.extend.core import Literal, jaxpr_as_fun
 from jax.interpreters import batching
 
 from . import _compat
-from ._handlers import Anchor, Mask
-from ._interpret import Walk
+from ._handlers import Anchor, Drop, Mask
+from ._interpret import Walk, records_in
+from ._record import listed
 from ._rows import Branch
 from ._stage import carry_predicate, split, stage
 
@@ -119,6 +122,47 @@ def _anchored_scan(bind: Callable, *args, **params):
     return [*carry, *ys]
 
 
+def _pruned_while(bind: Callable, *args, **params):
+    """Keep derivatives out of a `while` if nothing but records would have them.
+
+    With them, JAX would run the loop again for the derivatives, or could not transpose it.
+    """
+    if not _holds_records(params["body_jaxpr"]) or not _compat.differentiating():
+        return bind(*args, **params)
+    body = _without_records(params["body_jaxpr"])
+    used = [True] * params["cond_nconsts"] + _compat.used_inputs(body)
+    pairs = zip(args, used, strict=True)
+    return bind(*(x if is_used else jax.lax.stop_gradient(x) for x, is_used in pairs), **params)
+
+
+def _partially_known_while(original: Callable, unknown: Sequence[bool], eqn, *args):
+    """Let the records of a `while` be in what is known: it alone is run only once."""
+    if not _holds_records(eqn):
+        return original(unknown, eqn, *args)
+    if any(unknown):
+        _check_records_run_once(eqn.params)
+    jaxprs = {name: _without_records(eqn.params[name]) for name in ("cond_jaxpr", "body_jaxpr")}
+    effects = eqn.effects - Mask.effects
+    bare = eqn.replace(params={**eqn.params, **jaxprs}, effects=effects)
+    known, staged, *rest = original(unknown, bare, *args)
+    return eqn, staged, *rest
+
+
+def _check_records_run_once(params: dict[str, Any]) -> None:
+    keys = [key for record in records_in(params) for key in record.keys]
+    if keys:
+        raise NotImplementedError(
+            f"A `while_loop` that logs {listed(keys)} is differentiated by "
+            "`jax.linearize`, for which JAX runs it once more: everything would be logged "
+            "twice. Use `jax.jvp`, or wrap the function in `lox.nolog`. (`jax.grad` of a "
+            "`while_loop` is not possible at all, unless its derivative is zero.)"
+        )
+
+
+def _without_records(jaxpr: Any) -> Any:
+    return stage(lambda *args: Walk(Drop())(jaxpr, *args)[0], *jaxpr.in_avals).jaxpr
+
+
 _is_anchored = contextvars.ContextVar("is_anchored", default=False)
 
 
@@ -152,4 +196,7 @@ for _name, _rule in (("cond", _batched_cond), ("while", _batched_while)):
     batching.fancy_primitive_batchers[_primitive] = ft.partial(_rule, _original)
 
 _compat.wrap_bind(_compat.primitive_named("scan"), _anchored_scan)
+_compat.wrap_bind(_compat.primitive_named("while"), _pruned_while)
+_compat.before_partial_eval(_compat.primitive_named("while"), _check_records_run_once)
+_compat.wrap_partial_eval(_compat.primitive_named("while"), _partially_known_while)
 _compat.inline_calls(_holds_records)

@@ -200,6 +200,11 @@ def differentiating() -> bool:
     return type(trace).__name__ in ("JVPTrace", "LinearizeTrace")
 
 
+def used_inputs(jaxpr: ClosedJaxpr) -> list[bool]:
+    """Of which inputs the outputs of a program depend."""
+    return _pe.dce_jaxpr(jaxpr.jaxpr, [True] * len(jaxpr.out_avals))[1]
+
+
 def wrap_bind(primitive: Primitive, wrapper: Callable) -> None:
     """Let `wrapper(bind, *args, **params)` stand before `primitive.bind`."""
     bind = primitive.bind
@@ -208,6 +213,35 @@ def wrap_bind(primitive: Primitive, wrapper: Callable) -> None:
         return wrapper(bind, *args, **params)
 
     primitive.bind = wrapped
+
+
+def wrap_partial_eval(primitive: Primitive, wrapper: Callable) -> None:
+    """Let `wrapper(rule, unknown, eqn, ...)` stand before a rule for derivatives.
+
+    It says how an equation is split into what is known and what is not, for `grad` and
+    `checkpoint`; `unknown` are the inputs that are not.
+    """
+    rule = _pe.partial_eval_jaxpr_custom_rules[primitive]
+
+    def original(unknown, eqn, saveable, instantiated):
+        return rule(saveable, unknown, instantiated, eqn)
+
+    def wrapped(saveable, unknown, instantiated, eqn):
+        return wrapper(original, unknown, eqn, saveable, instantiated)
+
+    _pe.partial_eval_jaxpr_custom_rules[primitive] = wrapped
+
+
+def before_partial_eval(primitive: Primitive, check: Callable[[dict], None]) -> None:
+    """Call `check(params)` before `primitive` is split that way while it is traced."""
+    rule = _pe.custom_partial_eval_rules[primitive]
+
+    def checked(trace, *tracers, **params):
+        if not all(tracer.is_known() for tracer in tracers):
+            check(params)
+        return rule(trace, *tracers, **params)
+
+    _pe.custom_partial_eval_rules[primitive] = checked
 
 
 def inline_calls(holds_records: Callable[[Any], bool]) -> None:

@@ -56,29 +56,38 @@ class Courier:
         failure = self._failed.get(listener)
         if failure is not None and not failure.told:
             # Up to here, what is in the queue for the listener is left out.
-            self._put(lambda: self._failed.pop(listener, None))
+            self._queue.put(lambda: self._failed.pop(listener, None))
             raise failure.raised()
         deadline = time.monotonic() + PATIENCE
         while self._is_full() and time.monotonic() < deadline:
             time.sleep(PAUSE)
         with self._lock:
             self._waiting += size
-        self._put(lambda: self._deliver(listener, deliver, size))
+        self._queue.put(lambda: self._deliver(listener, deliver, size))
 
     def wait(self) -> list[Failure]:
         """Wait until all that was sent has been delivered, and return what failed."""
-        if threading.current_thread() is not self._thread:
+        if self._thread is None:
+            self._empty_queue()
+        elif threading.current_thread() is not self._thread:
             done = threading.Event()
-            self._put(done.set)
+            self._queue.put(done.set)
             done.wait()
         self._failed.clear()
         failures, self._failures = self._failures, []
         return failures
 
-    def stop(self) -> None:
-        """End the thread. It starts again when there is something to deliver."""
+    def start(self) -> None:
+        """Start the thread, if it is not there yet. Not while the process ends."""
         with self._lock:
-            thread, self._thread = self._thread, None
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="lox", daemon=True)
+                thread.start()
+                self._thread = thread
+
+    def stop(self) -> None:
+        """End the thread."""
+        thread, self._thread = self._thread, None
         if thread is not None:
             self._queue.put(None)
             thread.join()
@@ -86,22 +95,15 @@ class Courier:
     def _is_full(self) -> bool:
         return self._queue.qsize() >= CALLS or self._waiting >= BYTES
 
-    def _put(self, call: Callable[[], object]) -> None:
-        self._queue.put(call)
-        if self._thread is None:
-            self._start()
-
-    def _start(self) -> None:
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="lox", daemon=True)
-                self._thread.start()
-
     def _run(self) -> None:
         while (call := self._queue.get()) is not None:
             call()
             if self._queue.empty():
                 time.sleep(PAUSE)
+
+    def _empty_queue(self) -> None:
+        while not self._queue.empty():
+            self._queue.get()()
 
     def _deliver(self, listener: Hashable, deliver: Callable, size: int) -> None:
         if listener not in self._failed:

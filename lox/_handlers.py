@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from . import _context
-from ._emit import Parcel, emit, emit_effect
+from ._emit import Parcel, emit, emit_again, emit_effect
 from ._gather import shortened
 from ._log import log_effect, log_p, relog
 from ._logdict import logdict
@@ -175,9 +175,6 @@ class Collect:
     def collecting(self, capacity: int | None = None) -> "Collect":
         return self
 
-    def changed(self, record: Record) -> Record:
-        return record
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -222,7 +219,8 @@ class Tap:
     def after(self, entries: Mapping[str, Entry]) -> "Tap":
         token = self.token
         if _TOKEN in entries:
-            token = token + entries[_TOKEN].value[0].max()
+            (last,) = entries[_TOKEN].value
+            token = token + (last.max() if last.ndim else last)
         return dataclasses.replace(self, collect=self.collect.after(entries), token=token)
 
     def batched(self, size: int) -> "Tap":
@@ -246,9 +244,6 @@ class Tap:
     def collecting(self, capacity: int | None = None) -> Collect:
         return dataclasses.replace(self.collect, capacity=capacity)
 
-    def changed(self, record: Record) -> Record:
-        return record
-
 
 def _one_record(entries: Mapping[str, Entry], lanes: tuple[int, ...]) -> Record:
     """The rows of several keys as one record, which is valid if any row is."""
@@ -261,13 +256,21 @@ def _one_record(entries: Mapping[str, Entry], lanes: tuple[int, ...]) -> Record:
     batch = lanes if any(own.batch[:n] == lanes for own in rows.values()) else ()
     for _ in batch:
         rows = {key: per_example(own, lanes[0]) for key, own in rows.items()}
+    # Without any mask, all of it is delivered as it is.
     masks = [own.valid for own in rows.values()]
     valid = None
-    if masks and all(mask is not None for mask in masks):
-        each = [mask.any(range(len(batch), mask.ndim)) for mask in masks]
+    if any(mask is not None for mask in masks):
+        each = [_any(mask, batch) for mask in masks]
         valid = jnp.stack(each).any(0)
     logs = logdict.of(rows)
     return Record(values=(logs,), steps={}, valid=valid, keys=tuple(rows), batch=batch)
+
+
+def _any(mask: Any, batch: tuple[int, ...]) -> jax.Array:
+    """Which examples have any row."""
+    if mask is None:
+        return jnp.ones(batch, bool)
+    return mask.any(range(len(batch), mask.ndim))
 
 
 class _Passing:
@@ -314,8 +317,21 @@ class Forward(_Passing):
         relog(record)
         return {}
 
-    def changed(self, record: Record) -> Record:
-        return record
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Drop(_Passing):
+    """Leave records out."""
+
+    effects = frozenset({log_effect, emit_effect})
+    captures = False
+
+    def __call__(self, record: Record, where: Where) -> dict[str, Entry]:
+        return {}
+
+    def emit(self, args: list, params: dict[str, Any]) -> list:
+        token, *_ = args
+        return [token]
 
 
 class _Changing(_Passing, abc.ABC):
@@ -327,6 +343,9 @@ class _Changing(_Passing, abc.ABC):
     def __call__(self, record: Record, where: Where) -> dict[str, Entry]:
         bind(log_p, [self.changed(record)])
         return {}
+
+    def emit(self, args: list, params: dict[str, Any]) -> list:
+        return emit_again(self.changed, args, params)
 
     @abc.abstractmethod
     def changed(self, record: Record) -> Record: ...

@@ -7,11 +7,12 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer, eval_jaxpr
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from . import _compat, _context, _custom_rules as _custom_rules
-from ._emit import emit_again, emit_p
+from ._emit import emit_effect, emit_p
 from ._handlers import Forward
 from ._log import log_effect, log_p
 from ._logdict import logdict
@@ -66,8 +67,8 @@ class Handler(Protocol):
         """For keys whose rows a loop keeps in a buffer, how many it keeps."""
         ...
 
-    def changed(self, record: Record) -> Record:
-        """The record as it goes on, if it is one that is on its way to the host."""
+    def emit(self, args: list, params: dict[str, Any]) -> list:
+        """What becomes of records that are on their way to the host already."""
         ...
 
     def only(self, keys: frozenset[str]) -> Any:
@@ -97,7 +98,7 @@ class Walk:
         though nobody asks for it.
         """
         outs, logs = self._walk(jaxpr, *args)
-        return outs, jax.lax.stop_gradient(logs)
+        return outs, jax.tree.map(_constant, logs)
 
     def iterate(self, jaxpr: ClosedJaxpr, *args: Any) -> tuple[list, logdict]:
         """Evaluate the body of a loop.
@@ -108,7 +109,7 @@ class Walk:
         outs, logs = self._walk(jaxpr, *args)
 
         def stop(x):
-            return x if any(x is given for given in args) else jax.lax.stop_gradient(x)
+            return x if any(x is given for given in args) else _constant(x)
 
         return outs, jax.tree.map(stop, logs)
 
@@ -221,7 +222,7 @@ class Walk:
 
     def _apply(self, eqn: JaxprEqn, args: list) -> tuple[list, dict[str, Entry]]:
         if eqn.primitive is emit_p:
-            return emit_again(self.handler.changed, args, eqn.params), {}
+            return self.handler.emit(args, eqn.params), {}
         rule = rules.get(_compat.name_of(eqn))
         if rule is None:
             raise _unsupported(eqn)
@@ -310,7 +311,7 @@ def check(jaxpr: Any, seen: set[int] | None = None) -> None:
 
 
 def _unsupported(eqn: JaxprEqn) -> NotImplementedError:
-    keys = listed(key for form in forms(eqn.params) for key in form.keys)
+    keys = listed(key for record in records_in(eqn.params) for key in record.keys)
     return NotImplementedError(
         f"lox does not know how logs leave `{_compat.name_of(eqn)}`, which holds {keys} "
         f"(at {_compat.where(eqn)}). Log outside of it, or wrap what is inside in "
@@ -318,14 +319,21 @@ def _unsupported(eqn: JaxprEqn) -> NotImplementedError:
     )
 
 
-def forms(params: Any) -> Iterator[Record]:
-    """The captured records in a program or in the parameters of an equation."""
+def records_in(params: Any) -> Iterator[Record]:
+    """The records in a program or in the parameters of an equation, without their values."""
     for jaxpr in _compat.jaxprs_in(params):
         for eqn in jaxpr.eqns:
-            if eqn.primitive is log_p:
-                yield from jax.tree.unflatten(eqn.params["form"], eqn.invars)
-            elif log_effect in eqn.effects:
-                yield from forms(eqn.params)
+            if eqn.primitive in (log_p, emit_p):
+                leaves = eqn.invars[len(eqn.outvars) :]
+                yield from jax.tree.unflatten(eqn.params["form"], leaves)
+            elif not {log_effect, emit_effect}.isdisjoint(eqn.effects):
+                yield from records_in(eqn.params)
+
+
+def _constant(x: Any) -> Any:
+    """The same value without derivatives."""
+    is_inexact = jax.dtypes.issubdtype(x.dtype, np.inexact)
+    return jax.lax.stop_gradient(x) if is_inexact else x
 
 
 def _is_variable(atom: Any) -> bool:

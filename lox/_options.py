@@ -7,7 +7,7 @@ from typing import Any
 from jax.extend.core import ClosedJaxpr
 
 from ._handlers import Collect
-from ._interpret import forms
+from ._interpret import records_in
 from ._log import names_in
 
 
@@ -29,7 +29,7 @@ def check_positive(**numbers: int | None) -> None:
 def warn_of_no_match(transformation: str, handler: Collect, jaxpr: ClosedJaxpr) -> None:
     if handler.keys is None and handler.tags is None:
         return
-    records = list(forms(jaxpr))
+    records = list(records_in(jaxpr))
     keys = {key for record in records for key in record.keys}
     tags = {tag for record in records for tag in record.tags}
     for what, wanted, there in (

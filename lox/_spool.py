@@ -8,7 +8,7 @@ import jax
 
 from . import _compat
 from ._handlers import Collect
-from ._interpret import Walk, check, forms
+from ._interpret import Walk, check, records_in
 from ._jitted import jitted_like
 from ._log import check_function
 from ._logdict import logdict
@@ -93,7 +93,7 @@ def _spool(handler: Collect, prefix: str, fun: Callable, *args: Any, **kwargs: A
     traced = Walk(handler).trace(fun, *args, **kwargs)
     check(traced.jaxpr.jaxpr)
     warn_of_no_match("lox.spool", handler, traced.jaxpr)
-    handler = handler.prepared(list(forms(traced.jaxpr)))
+    handler = handler.prepared(list(records_in(traced.jaxpr)))
     outs, logs = Walk(handler)(traced.jaxpr, *traced.args)
     rows = logdict.of(handler.finished(logs)).prefix(prefix)
     return traced.output(outs), jax.lax.stop_gradient(rows)

@@ -12,7 +12,7 @@ from . import _compat
 from ._courier import barrier, courier, settle
 from ._emit import Parcel, new_token
 from ._handlers import Collect, Tap
-from ._interpret import Walk, check, forms
+from ._interpret import Walk, check, records_in
 from ._jitted import jitted_like
 from ._log import check_function
 from ._logdict import logdict
@@ -88,6 +88,7 @@ def tap(
         reduce=((None, "append"),),
         interval=interval,
     )
+    courier.start()
     options = collect, Listener(_hashable(callback), prefix), batch
     if isinstance(fun, _compat.Jitted):
         call = jitted_like(fun, ft.partial(_tap, *options), options)
@@ -114,7 +115,7 @@ def _tap(
     traced = Walk(collect).trace(fun, *args, **kwargs)
     check(traced.jaxpr.jaxpr)
     warn_of_no_match("lox.tap", collect, traced.jaxpr)
-    collect = collect.prepared(list(forms(traced.jaxpr)))
+    collect = collect.prepared(list(records_in(traced.jaxpr)))
     walk = Walk(Tap(collect, new_token(), listener, batch))
     outs, _ = walk(traced.jaxpr, *traced.args)
     return traced.output(outs)
@@ -149,29 +150,25 @@ class Listener:
 def _examples(record: Record) -> Iterator[logdict]:
     """What each example logged, of those that the `vmap`s around `tap` are over."""
     (logs,) = record.values
-    if not record.batch:
-        yield from _really_logged(logs)
+    if record.valid is None and not record.batch:
+        yield logs
         return
     valid = np.ones(record.batch, bool) if record.valid is None else record.valid
-    for index in np.argwhere(valid):
-        at = (*index, ...)
-        example = index[0] if len(index) == 1 else index
-        for own in _really_logged(jax.tree.map(lambda x, at=at: x[at], logs)):
-            yield logdict.of(
-                {key: _with_example(rows, example) for key, rows in own.rows().items()}
-            )
+    for index in map(tuple, np.argwhere(valid)):
+        own = jax.tree.map(lambda x, at=(*index, ...): x[at], logs).compact()
+        yield _with_example(own, index) if index else own
 
 
-def _really_logged(logs: logdict) -> Iterator[logdict]:
-    logs = logs.compact() if logs.valid else logs
-    if logs:
-        yield logs
+def _with_example(logs: logdict, index: tuple[int, ...]) -> logdict:
+    """The logs with another step, the index of the example, or one for each `vmap`."""
+    example = np.array(index[0] if len(index) == 1 else index)
 
+    def stepped(rows: Rows) -> Rows:
+        front = (rows.length,) if rows.time else ()
+        step = np.broadcast_to(example, front + example.shape)
+        return rows.replace(steps={**rows.steps, "example": step})
 
-def _with_example(rows: Rows, example: np.ndarray) -> Rows:
-    front = (rows.length,) if rows.time else ()
-    step = np.broadcast_to(example, front + np.shape(example))
-    return rows.replace(steps={**rows.steps, "example": step})
+    return logdict.of({key: stepped(rows) for key, rows in logs.rows().items()})
 
 
 def _hashable(callback: Callable) -> Callable:
