@@ -104,7 +104,7 @@ def _anchored_scan(bind: Callable, *args, **params):
     if not _holds_records(jaxpr) or not _compat.differentiating():
         return bind(*args, **params)
     if _is_anchored.get() or not _has_loose_records(jaxpr.jaxpr, sizes[0]):
-        with _anchored(False):  # The loops inside are not anchored yet.
+        with _set(_is_anchored, False):  # The loops inside are not anchored yet.
             return bind(*args, **params)
     consts, init, xs = split(args, *sizes)
 
@@ -117,7 +117,7 @@ def _anchored_scan(bind: Callable, *args, **params):
     start = jnp.zeros((), jnp.int32)
     options = _compat.scan_options(params)
     length = None if xs else params["length"]
-    with _anchored(True):
+    with _set(_is_anchored, True):
         (_, carry), ys = jax.lax.scan(body, (start, init), xs, length, **options)
     return [*carry, *ys]
 
@@ -127,7 +127,11 @@ def _pruned_while(bind: Callable, *args, **params):
 
     With them, JAX would run the loop again for the derivatives, or could not transpose it.
     """
-    if not _holds_records(params["body_jaxpr"]) or not _compat.differentiating():
+    if not _holds_records(params["cond_jaxpr"], params["body_jaxpr"]):
+        return bind(*args, **params)
+    if _is_split.get():
+        raise _twice(params)
+    if not _compat.differentiating():
         return bind(*args, **params)
     body = _without_records(params["body_jaxpr"])
     used = [True] * params["cond_nconsts"] + _compat.used_inputs(body)
@@ -139,41 +143,44 @@ def _partially_known_while(original: Callable, unknown: Sequence[bool], eqn, *ar
     """Let the records of a `while` be in what is known: it alone is run only once."""
     if not _holds_records(eqn):
         return original(unknown, eqn, *args)
-    if any(unknown):
-        _check_records_run_once(eqn.params)
     jaxprs = {name: _without_records(eqn.params[name]) for name in ("cond_jaxpr", "body_jaxpr")}
     effects = eqn.effects - Mask.effects
     bare = eqn.replace(params={**eqn.params, **jaxprs}, effects=effects)
     known, staged, *rest = original(unknown, bare, *args)
+    if known is None:
+        return None, eqn, *rest
+    if any(unknown):
+        raise _twice(eqn.params)
     return eqn, staged, *rest
 
 
-def _check_records_run_once(params: dict[str, Any]) -> None:
-    keys = [key for record in records_in(params) for key in record.keys]
-    if keys:
-        raise NotImplementedError(
-            f"A `while_loop` that logs {listed(keys)} is differentiated by "
-            "`jax.linearize`, for which JAX runs it once more: everything would be logged "
-            "twice. Use `jax.jvp`, or wrap the function in `lox.nolog`. (`jax.grad` of a "
-            "`while_loop` is not possible at all, unless its derivative is zero.)"
-        )
+def _twice(params: dict[str, Any]) -> NotImplementedError:
+    keys = listed(key for record in records_in(params) for key in record.keys)
+    return NotImplementedError(
+        f"A `while_loop` that logs {keys} is differentiated by `jax.linearize`, for which "
+        "JAX runs it once more: everything would be logged twice. Use `jax.jvp`, or wrap "
+        "the function in `lox.nolog`. (`jax.grad` of a `while_loop` is not possible at "
+        "all, unless its derivative is zero.)"
+    )
 
 
 def _without_records(jaxpr: Any) -> Any:
     return stage(lambda *args: Walk(Drop())(jaxpr, *args)[0], *jaxpr.in_avals).jaxpr
 
 
+# Whether the next differentiated `scan` is one that is anchored already.
 _is_anchored = contextvars.ContextVar("is_anchored", default=False)
+# Whether the next `while` is what is known of one that is run again for the rest.
+_is_split = contextvars.ContextVar("is_split", default=False)
 
 
 @contextlib.contextmanager
-def _anchored(value: bool):
-    """Say whether the next differentiated `scan` is one that is anchored already."""
-    token = _is_anchored.set(value)
+def _set(variable: contextvars.ContextVar, value: bool):
+    token = variable.set(value)
     try:
         yield
     finally:
-        _is_anchored.reset(token)
+        variable.reset(token)
 
 
 def _has_loose_records(jaxpr, num_consts: int) -> bool:
@@ -197,6 +204,8 @@ for _name, _rule in (("cond", _batched_cond), ("while", _batched_while)):
 
 _compat.wrap_bind(_compat.primitive_named("scan"), _anchored_scan)
 _compat.wrap_bind(_compat.primitive_named("while"), _pruned_while)
-_compat.before_partial_eval(_compat.primitive_named("while"), _check_records_run_once)
+_compat.around_partial_eval(
+    _compat.primitive_named("while"), lambda: _set(_is_split, True)
+)
 _compat.wrap_partial_eval(_compat.primitive_named("while"), _partially_known_while)
 _compat.inline_calls(_holds_records)

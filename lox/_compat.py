@@ -232,16 +232,15 @@ def wrap_partial_eval(primitive: Primitive, wrapper: Callable) -> None:
     _pe.partial_eval_jaxpr_custom_rules[primitive] = wrapped
 
 
-def before_partial_eval(primitive: Primitive, check: Callable[[dict], None]) -> None:
-    """Call `check(params)` before `primitive` is split that way while it is traced."""
+def around_partial_eval(primitive: Primitive, context: Callable) -> None:
+    """Be in `context()` while `primitive` is split that way as it is traced."""
     rule = _pe.custom_partial_eval_rules[primitive]
 
-    def checked(trace, *tracers, **params):
-        if not all(tracer.is_known() for tracer in tracers):
-            check(params)
-        return rule(trace, *tracers, **params)
+    def wrapped(*args, **params):
+        with context():
+            return rule(*args, **params)
 
-    _pe.custom_partial_eval_rules[primitive] = checked
+    _pe.custom_partial_eval_rules[primitive] = wrapped
 
 
 def inline_calls(holds_records: Callable[[Any], bool]) -> None:

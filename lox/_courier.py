@@ -53,14 +53,10 @@ class Courier:
 
     def send(self, listener: Hashable, deliver: Callable[[], None], size: int) -> None:
         """Have `deliver` called soon; raise if an earlier one of the listener failed."""
-        failure = self._failed.get(listener)
-        if failure is not None and not failure.told:
-            # Up to here, what is in the queue for the listener is left out.
-            self._queue.put(lambda: self._failed.pop(listener, None))
-            raise failure.raised()
-        deadline = time.monotonic() + PATIENCE
-        while self._is_full() and time.monotonic() < deadline:
-            time.sleep(PAUSE)
+        if self._failed:
+            self._tell(listener)
+        if self._is_full():
+            self._wait_for_room()
         with self._lock:
             self._waiting += size
         self._queue.put(lambda: self._deliver(listener, deliver, size))
@@ -92,6 +88,18 @@ class Courier:
             self._queue.put(None)
             thread.join()
 
+    def _tell(self, listener: Hashable) -> None:
+        failure = self._failed.get(listener)
+        if failure is not None and not failure.told:
+            # Up to here, what is in the queue for the listener is left out.
+            self._queue.put(lambda: self._failed.pop(listener, None))
+            raise failure.raised()
+
+    def _wait_for_room(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while self._is_full() and time.monotonic() < deadline:
+            time.sleep(PAUSE)
+
     def _is_full(self) -> bool:
         return self._queue.qsize() >= CALLS or self._waiting >= BYTES
 
@@ -106,7 +114,7 @@ class Courier:
             self._queue.get()()
 
     def _deliver(self, listener: Hashable, deliver: Callable, size: int) -> None:
-        if listener not in self._failed:
+        if not self._failed or listener not in self._failed:
             try:
                 deliver()
             except BaseException as error:

@@ -97,37 +97,34 @@ def _is_wanted(record: Record) -> Any:
     return True if record.valid is None else record.valid.any()
 
 
-def _packed(leaves: Sequence[Any]) -> tuple[list, Callable[[Sequence], list]]:
+def _packed(leaves: Sequence[Any]) -> tuple[list, Callable[[Sequence], Sequence]]:
     """All leaves of a dtype in one array: each array that is handed over costs.
 
     Returns:
         The arrays, and what takes them apart again.
     """
-    by_dtype: dict[Any, list[int]] = {}
+    groups: dict[Any, list[int]] = {}
     for i, leaf in enumerate(leaves):
-        by_dtype.setdefault(leaf.dtype, []).append(i)
-    shapes = [leaf.shape for leaf in leaves]
+        groups.setdefault(leaf.dtype, []).append(i)
+    order = [i for group in groups.values() for i in group]
+    if len(order) == len(groups):
+        return [leaves[i] for i in order], lambda arrays: arrays
 
-    def pack(group: list[int]) -> Any:
-        if len(group) == 1:
-            return leaves[group[0]]
-        return jax.lax.concatenate([leaves[i].reshape(-1) for i in group], 0)
+    places: list[Any] = [None] * len(leaves)
+    for number, group in enumerate(groups.values()):
+        ends = np.cumsum([leaves[i].size for i in group])
+        for i, end in zip(group, ends, strict=True):
+            places[i] = number, slice(end - leaves[i].size, end), leaves[i].shape
 
     def unpack(arrays: Sequence[np.ndarray]) -> list:
-        parts: dict[int, Any] = {}
-        for array, group in zip(arrays, by_dtype.values(), strict=True):
-            if len(group) == 1:
-                parts[group[0]] = array
-                continue
-            start = 0
-            for i in group:
-                stop = start + sizes[i]
-                parts[i] = array[start:stop].reshape(shapes[i])
-                start = stop
-        return [parts[i] for i in range(len(shapes))]
+        flat = [array.reshape(-1) for array in arrays]
+        return [flat[number][at].reshape(shape) for number, at, shape in places]
 
-    sizes = [int(np.prod(shape)) for shape in shapes]
-    return list(map(pack, by_dtype.values())), unpack
+    packed = [
+        jax.lax.concatenate([leaves[i].reshape(-1) for i in group], 0)
+        for group in groups.values()
+    ]
+    return packed, unpack
 
 
 _portably, _quickly = map(_lowering, (_compat.portable_host_call, _compat.cpu_host_call))
