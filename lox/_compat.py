@@ -232,15 +232,23 @@ def wrap_partial_eval(primitive: Primitive, wrapper: Callable) -> None:
     _pe.partial_eval_jaxpr_custom_rules[primitive] = wrapped
 
 
-def around_partial_eval(primitive: Primitive, context: Callable) -> None:
-    """Be in `context()` while `primitive` is split that way as it is traced."""
+def wrap_traced_partial_eval(
+    primitive: Primitive, context: Callable, change: Callable[[dict], dict]
+) -> None:
+    """The same while tracing: be in `context()`, and change what is not known."""
     rule = _pe.custom_partial_eval_rules[primitive]
+    process = _pe.JaxprTrace.default_process_primitive
 
     def wrapped(*args, **params):
         with context():
             return rule(*args, **params)
 
+    def changed(self, given, tracers, params, **options):
+        params = change(params) if given is primitive else params
+        return process(self, given, tracers, params, **options)
+
     _pe.custom_partial_eval_rules[primitive] = wrapped
+    setattr(_pe.JaxprTrace, "default_process_primitive", changed)
 
 
 def inline_calls(holds_records: Callable[[Any], bool]) -> None:
@@ -339,9 +347,7 @@ def cpu_host_call(callback: Callable, token: Any, *args: Any) -> jax.Array:
         callback(*(np.asarray(buffer).copy() for buffer in buffers))
 
     form = jax.ShapeDtypeStruct(token.shape, token.dtype)
-    call = buffer_callback(
-        deliver, form, has_side_effect=True, input_output_aliases={0: 0}
-    )
+    call = buffer_callback(deliver, form, has_side_effect=True, input_output_aliases={0: 0})
     return call(token, *args)
 
 

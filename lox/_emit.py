@@ -13,6 +13,7 @@ from jax.interpreters import mlir
 from . import _compat
 from ._record import Record, bind, record_primitive
 
+
 @dataclasses.dataclass(frozen=True)
 class Parcel:
     """Records that have arrived on the host, as NumPy arrays."""

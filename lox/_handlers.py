@@ -19,6 +19,8 @@ from ._reduce import Reduction, reduction_named
 from ._reduced import Reduced, finished, reduced
 from ._rows import Branch, Rows, Where, per_example, static, widened
 
+# The effects of all records.
+_ALL = frozenset({log_effect, emit_effect})
 # The keys under which the rows of other keys are counted.
 _COUNT = "\0"
 _counting: Any = reduction_named("count")
@@ -273,6 +275,11 @@ def _any(mask: Any, batch: tuple[int, ...]) -> jax.Array:
     return mask.any(range(len(batch), mask.ndim))
 
 
+def holds_records(*programs: Any) -> bool:
+    """Whether there is a record in a program or an equation, on its way or not."""
+    return any(not _ALL.isdisjoint(program.effects) for program in programs)
+
+
 class _Passing:
     """A handler that collects nothing."""
 
@@ -323,7 +330,7 @@ class Forward(_Passing):
 class Drop(_Passing):
     """Leave records out."""
 
-    effects = frozenset({log_effect, emit_effect})
+    effects = _ALL
     captures = False
 
     def __call__(self, record: Record, where: Where) -> dict[str, Entry]:
@@ -337,7 +344,7 @@ class Drop(_Passing):
 class _Changing(_Passing, abc.ABC):
     """A handler that lets each record stand, changed."""
 
-    effects = frozenset({log_effect, emit_effect})
+    effects = _ALL
     captures = False
 
     def __call__(self, record: Record, where: Where) -> dict[str, Entry]:

@@ -26,7 +26,10 @@ class Handler(Protocol):
     """What a transformation does with each record. A pytree: it passes through `jit`."""
 
     effects: frozenset
-    """The effects of the primitives whose records it is handed."""
+    """The effects of the primitives whose records it is handed.
+
+    One that wants those that are on their way to the host also has `emit(args, params)`.
+    """
 
     captures: bool
     """Whether functions are traced anew for it so that their logs are captured."""
@@ -65,10 +68,6 @@ class Handler(Protocol):
 
     def rooms(self, logs: logdict, length: int | None) -> dict[str, int]:
         """For keys whose rows a loop keeps in a buffer, how many it keeps."""
-        ...
-
-    def emit(self, args: list, params: dict[str, Any]) -> list:
-        """What becomes of records that are on their way to the host already."""
         ...
 
     def only(self, keys: frozenset[str]) -> Any:
@@ -137,7 +136,7 @@ class Walk:
 
         def catch_up(walk: Walk, i: float) -> Walk:
             """Evaluate what comes before equation `i`, and hand over its records."""
-            logged = {atom for eqn in records for atom in eqn.invars if _is_variable(atom)}
+            logged = {atom for eqn in records for atom in eqn.invars}
             outvars = [
                 v
                 for eqn in pending
@@ -152,7 +151,7 @@ class Walk:
                 collect(logs)
             for eqn in (*pending, *records):
                 for atom in eqn.invars:
-                    if _is_variable(atom) and last_use[atom] < i:
+                    if not isinstance(atom, Literal) and last_use[atom] < i:
                         env.pop(atom, None)
             pending.clear()
             records.clear()
@@ -320,7 +319,7 @@ def _unsupported(eqn: JaxprEqn) -> NotImplementedError:
 
 
 def records_in(params: Any) -> Iterator[Record]:
-    """The records in a program or in the parameters of an equation, without their values."""
+    """The records in a program or in the parameters of an equation, but for their values."""
     for jaxpr in _compat.jaxprs_in(params):
         for eqn in jaxpr.eqns:
             if eqn.primitive in (log_p, emit_p):
@@ -334,10 +333,6 @@ def _constant(x: Any) -> Any:
     """The same value without derivatives."""
     is_inexact = jax.dtypes.issubdtype(x.dtype, np.inexact)
     return jax.lax.stop_gradient(x) if is_inexact else x
-
-
-def _is_variable(atom: Any) -> bool:
-    return not isinstance(atom, Literal)
 
 
 def _donates(jaxpr: Any) -> bool:

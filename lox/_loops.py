@@ -1,7 +1,7 @@
 """How loops run: what they log leaves them as rows, is carried along, or is delivered."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax

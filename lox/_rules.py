@@ -81,7 +81,8 @@ def _scan(walk, eqn, *args):
 
     def step(walk, carry, x):
         outs, logs = walk.iterate(jaxpr, *consts, *carry, *x)
-        return *split(outs, len(init)), logs
+        carry, ys = split(outs, len(init))
+        return carry, ys, logs
 
     body = Body(step, *split(jaxpr.in_avals[len(consts) :], len(init)))
     run = scan_in_chunks if are_chunked(walk, jaxpr) else scan

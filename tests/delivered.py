@@ -50,7 +50,9 @@ def assert_delivered(
         mine = [r for r in records if r.lanes == lane[: len(r.lanes)]]
         rows = [row for logs in found for row in rows_of(logs, records, lane, sizes)]
         for key in sorted(keys) if by_key else [None]:
-            expected = [r.only({key}) if key else r for r in mine if not key or key in r.data]
+            expected = [
+                r.only({key}) if key else r for r in mine if not key or key in r.data
+            ]
             own = [row for row in rows if key is None or key in row[0]]
             if key is not None:
                 own = [({key: data[key]}, {key: steps[key]}) for data, steps in own]
@@ -90,7 +92,9 @@ def rows_of(logs: lox.logdict, records: Sequence[Record], lane: tuple, sizes: tu
         shapes = jax.tree.map(np.shape, sample.data[key])
         leaves, treedef = jax.tree.flatten(rows.value)
         forms = treedef.flatten_up_to(shapes)
-        columns = [keep(block(x, shape=s), mask) for x, s in zip(leaves, forms, strict=True)]
+        columns = [
+            keep(block(x, shape=s), mask) for x, s in zip(leaves, forms, strict=True)
+        ]
         steps = {}
         for name, step in rows.steps.items():
             if name == "example":
@@ -104,7 +108,9 @@ def rows_of(logs: lox.logdict, records: Sequence[Record], lane: tuple, sizes: tu
         for i in range(len(columns[0])):
             value = jax.tree.unflatten(treedef, [column[i] for column in columns])
             own = {
-                n: step[i] for n, (step, there) in steps.items() if there is None or there[i]
+                n: step[i]
+                for n, (step, there) in steps.items()
+                if there is None or there[i]
             }
             if rows.time:
                 yield {key: value}, {key: own}

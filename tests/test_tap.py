@@ -1,7 +1,8 @@
 """What is delivered while the program runs: law 6 over the catalogue."""
 
+import functools as ft
+
 import jax
-import jax.numpy as jnp
 import pytest
 from delivered import assert_delivered, heard
 from programs import PROGRAMS, Program
@@ -66,8 +67,8 @@ def test_tap_of_grad_delivers_what_the_eager_gradient_logs(p: Program):
 @every
 def test_batches_hold_the_rows_of_each_key_in_order(p: Program):
     for batch in (3, 1000):
-        transform = lambda listen: jax.jit(lox.tap(p.fun, listen, batch=batch))  # noqa: B023, E731
-        out, found = heard(transform, p.x)
+        tapping = ft.partial(lox.tap, p.fun, batch=batch)
+        out, found = heard(lambda listen, tapping=tapping: jax.jit(tapping(listen)), p.x)
         assert_trees_close(out, result(p))
         assert_delivered(found, records(p), by_key=True)
 
