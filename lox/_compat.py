@@ -248,7 +248,7 @@ def wrap_traced_partial_eval(
         return process(self, given, tracers, params, **options)
 
     _pe.custom_partial_eval_rules[primitive] = wrapped
-    setattr(_pe.JaxprTrace, "default_process_primitive", changed)
+    _pe.JaxprTrace.default_process_primitive = changed  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def inline_calls(holds_records: Callable[[Any], bool]) -> None:

@@ -136,7 +136,12 @@ class Walk:
 
         def catch_up(walk: Walk, i: float) -> Walk:
             """Evaluate what comes before equation `i`, and hand over its records."""
-            logged = {atom for eqn in records for atom in eqn.invars}
+            logged = {
+                atom
+                for eqn in records
+                for atom in eqn.invars
+                if not isinstance(atom, Literal)
+            }
             outvars = [
                 v
                 for eqn in pending
@@ -319,7 +324,7 @@ def _unsupported(eqn: JaxprEqn) -> NotImplementedError:
 
 
 def records_in(params: Any) -> Iterator[Record]:
-    """The records in a program or in the parameters of an equation, but for their values."""
+    """The records in a program or the parameters of an equation, but for their values."""
     for jaxpr in _compat.jaxprs_in(params):
         for eqn in jaxpr.eqns:
             if eqn.primitive in (log_p, emit_p):
