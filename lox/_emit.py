@@ -12,6 +12,7 @@ from jax.interpreters import mlir
 
 from . import _compat
 from ._record import Record, bind, record_primitive
+from ._rows import key_data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +42,8 @@ def emit(
     records is valid.
     """
     token = new_token() if token is None else token
-    plain = jax.tree.map(_plain, list(records))
-    return bind(emit_p, plain, [token], callback=callback)[0]
+    records = jax.tree.map(key_data, list(records))
+    return bind(emit_p, records, [token], callback=callback)[0]
 
 
 def new_token() -> Any:
@@ -55,12 +56,6 @@ def emit_again(change: Callable[[Record], Record], args: list, params: dict) -> 
     params = dict(params)
     records = jax.tree.unflatten(params.pop("form"), leaves)
     return bind(emit_p, list(map(change, records)), [token], **params)
-
-
-def _plain(x: jax.Array) -> jax.Array:
-    return (
-        jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x
-    )
 
 
 @emit_p.def_impl

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from ._rows import Rows, embedding
+from ._rows import Rows, embedding, without_keys
 
 
 def to_numpy(rows: Mapping[str, Rows], method: str = "to_numpy") -> dict[str, Rows]:
@@ -84,16 +84,7 @@ def filled(values: np.ndarray, there: Any, *, keep: bool = False) -> np.ndarray:
 
 
 def _numpy(rows: Rows) -> Rows:
-    arrays = rows.map(_array, count=None if rows.count is None else _array(rows.count))
-    before, after = (jax.tree.leaves(own.value) for own in (rows, arrays))
-    # Key data has axes that keys have not.
-    more = np.ndim(after[0]) - np.ndim(before[0]) if after else 0
-    return arrays.replace(ndim=rows.ndim + more)
-
-
-def _array(x: Any) -> np.ndarray:
-    is_key = isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(x) if is_key else x)
+    return jax.tree.map(np.asarray, without_keys(rows))
 
 
 def plain(x: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from ._merge import Entry, without_ghosts
 from ._record import Record, bind
 from ._reduce import Reduction, reduction_named
 from ._reduced import Reduced, finished, reduced
-from ._rows import Branch, Rows, Where, per_example, static, widened
+from ._rows import Branch, Rows, Where, per_example, static, widened, without_keys
 
 # The effects of all records.
 _ALL = frozenset({log_effect, emit_effect})
@@ -251,7 +251,9 @@ def _one_record(entries: Mapping[str, Entry], lanes: tuple[int, ...]) -> Record:
     """The rows of several keys as one record, which is valid if any row is."""
     n = len(lanes)
     rows = {
-        key: own.replace(path=(), sure=True, bound=1, count=None, where=Where())
+        key: without_keys(
+            own.replace(path=(), sure=True, bound=1, count=None, where=Where())
+        )
         for key, own in entries.items()
         if not key.startswith(_COUNT)
     }

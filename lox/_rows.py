@@ -272,6 +272,20 @@ def _aligned(rows: Rows, target: Rows) -> Rows:
     return rows.map(align, batch=target.batch, ndim=target.ndim, count=count)
 
 
+def key_data(x: Any) -> Any:
+    """The same, a typed PRNG key as its data."""
+    is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(x) if is_key else x
+
+
+def without_keys(rows: Rows) -> Rows:
+    """The rows with typed PRNG keys as their data, which has axes that keys have not."""
+    data = rows.map(key_data)
+    before, after = (jax.tree.leaves(own.value) for own in (rows, data))
+    more = np.ndim(after[0]) - np.ndim(before[0]) if after else 0
+    return data.replace(ndim=rows.ndim + more)
+
+
 def per_example(rows: Any, size: int) -> Any:
     """The rows with their first batch axis, of this size, as one in front."""
     if rows.batch[:1] != (size,):

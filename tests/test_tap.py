@@ -1,15 +1,28 @@
 """What is delivered while the program runs: law 6 over the catalogue."""
 
+import contextlib
 import functools as ft
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from delivered import assert_delivered, heard
-from programs import PROGRAMS, Program
+from programs import PROGRAMS, Program, logged
 from test_laws import records, records_of_each, result, result_of_each, slope_of, total_of
-from truth import assert_trees_close, run
+from test_while import PROGRAMS as WHILE_PROGRAMS, XS, X
+from truth import assert_trees_close, run, run_each
 
 import lox
+from lox import _compat, _courier
+from lox._tap import Listener
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 every = pytest.mark.parametrize("p", PROGRAMS, ids=lambda p: p.name)
@@ -82,3 +95,597 @@ def test_batches_of_each_example_are_complete(p: Program):
         out, found = heard(transform, p.xs)
         assert_trees_close(out, result_of_each(p))
         assert_delivered(found, records_of_each(p), by_key=True)
+
+
+# Loops of unknown length --------------------------------------------------------------
+
+every_while = pytest.mark.parametrize("fun", WHILE_PROGRAMS, ids=lambda fun: fun.__name__)
+
+
+@every_while
+def test_tap_delivers_what_loops_of_unknown_length_log(fun):
+    expected, mine = run(fun, X)
+    for transform in (
+        lambda listen: jax.jit(lox.tap(fun, listen)),
+        lambda listen: lox.tap(jax.jit(fun), listen),
+    ):
+        out, found = heard(transform, X)
+        assert_trees_close(out, expected)
+        assert_delivered(found, mine)
+    out, found = heard(lambda listen: jax.jit(lox.tap(fun, listen, batch=3)), X)
+    assert_trees_close(out, expected)
+    assert_delivered(found, mine, by_key=True)
+
+
+@every_while
+def test_each_example_is_delivered_as_long_as_its_loop_runs(fun):
+    expected, mine = run_each(fun, XS)
+    for batch in (None, 3):
+        for transform in (
+            lambda listen, batch=batch: jax.vmap(lox.tap(fun, listen, batch=batch)),
+            lambda listen, batch=batch: lox.tap(jax.vmap(fun), listen, batch=batch),
+        ):
+            out, found = heard(lambda listen, to=transform: jax.jit(to(listen)), XS)
+            assert_trees_close(out, expected)
+            assert_delivered(found, mine, by_key=batch is not None)
+
+
+# What the callback gets ---------------------------------------------------------------
+
+
+def counting(n, body=lambda i: {"i": i}, **options):
+    """Log in a loop of `n`."""
+
+    def fun(x):
+        def step(c, i):
+            lox.log(body(i), step=i, **options)
+            return c + 1, 2 * i
+
+        return jax.lax.scan(step, x, jnp.arange(n))
+
+    return fun
+
+
+def of(found, key="i"):
+    return [logs[key].tolist() for logs in found]
+
+
+def test_dtypes_shapes_and_steps_arrive():
+    key = jax.random.key(7)
+
+    def fun(x):
+        lox.log(
+            {"bf": x.astype(jnp.bfloat16), "tree": {"a": (x > 0, jax.lax.complex(x, x))}},
+            step=3,
+        )
+        lox.log({"key": key, "none": jnp.zeros((0, 2))})
+        return x
+
+    _, (first, second) = heard(lambda listen: jax.jit(lox.tap(fun, listen)), jnp.ones(2))
+    assert str(first["bf"].dtype) == "bfloat16"
+    assert first["bf"].tolist() == [1, 1]
+    assert first["tree"]["a"][0].tolist() == [True, True]
+    assert first["tree"]["a"][1].dtype == np.complex64
+    assert first.step["bf"] == 3
+    assert first.step["bf"].dtype == np.int32
+    assert second["key"].tolist() == jax.random.key_data(key).tolist()
+    assert second["none"].shape == (0, 2)
+
+
+def test_what_is_delivered_stays_as_it_is():
+    _, found = heard(lambda listen: jax.jit(lox.tap(counting(100), listen)), 0)
+    assert of(found) == list(range(100))
+
+
+def test_the_records_of_a_body_come_in_one_call():
+    calls = []
+
+    def fun(x):
+        def step(c, i):
+            lox.log({"a": i})
+            lox.log({"b": c, "c": c + 1}, step=i)
+            lox.log({"a": 2 * i})
+            return c + 1, None
+
+        return jax.lax.scan(step, x, jnp.arange(5))
+
+    tapped = jax.jit(lox.tap(fun, calls.append))
+    assert tapped.lower(0).as_text().count("custom_call @xla_buffer_python") == 1
+    tapped(0)
+    lox.barrier()
+    assert [list(logs) for logs in calls] == [["a"], ["b", "c"], ["a"]] * 5
+
+
+def test_a_batch_of_examples_is_one_host_call():
+    calls = []
+    with mock.patch.object(Listener, "__call__", lambda self, parcel: calls.append(parcel)):
+        jax.jit(jax.vmap(lox.tap(counting(3), print)))(jnp.arange(256.0))
+        jax.effects_barrier()
+        # It does not depend on the example.
+        assert [r.batch for p in calls for r in p.records()] == [()] * 3
+        calls.clear()
+
+        def fun(x):
+            return counting(3, lambda i: {"i": x})(x)
+
+        jax.jit(jax.vmap(lox.tap(fun, print)))(jnp.arange(256.0))
+        jax.effects_barrier()
+    assert [r.batch for p in calls for r in p.records()] == [(256,)] * 3
+
+
+def test_examples_come_in_order_with_their_index():
+    def fun(x, y):
+        lox.log({"sum": x + y, "x": x})
+        lox.log({"one": 1})
+
+    each = jax.vmap(jax.vmap(lambda x, y: lox.tap(fun, found.append)(x, y), (None, 0)))
+    found = []
+    each(jnp.arange(2.0), jnp.array([[10.0, 20, 30]] * 2))
+    lox.barrier()
+    sums = [logs for logs in found if "sum" in logs]
+    assert of(sums, "sum") == [10, 20, 30, 11, 21, 31]
+    assert [logs.steps["example"]["x"].tolist() for logs in sums] == [
+        [0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]
+    ]  # fmt: skip
+    assert [logs.steps for logs in found if "one" in logs] == [{}]
+
+
+def test_examples_that_do_not_log_are_not_called():
+    calls = []
+
+    def fun(x):
+        return jax.lax.cond(x > 0, lambda: logged("pos", x), lambda: -x)
+
+    tapped = jax.jit(jax.vmap(lox.tap(fun, calls.append)))
+    tapped(jnp.array([-1.0, 2.0, -3.0]))
+    lox.barrier()
+    assert of(calls, "pos") == [2.0]
+    assert calls[0].steps["example"]["pos"] == 1
+    with mock.patch.object(Listener, "__call__", lambda self, parcel: calls.append(parcel)):
+        calls.clear()
+        tapped(jnp.array([-1.0, -2.0, -3.0]))
+        jax.effects_barrier()
+    assert not calls
+
+
+def test_tap_of_vmap_says_which_examples_logged():
+    def fun(x):
+        return jax.lax.cond(x > 0, lambda: logged("pos", x), lambda: -x)
+
+    _, (logs,) = heard(
+        lambda listen: jax.jit(lox.tap(jax.vmap(fun), listen)), jnp.array([-1.0, 2.0])
+    )
+    assert logs.valid["pos"].tolist() == [False, True]
+    assert logs["pos"][1] == 2
+
+
+def test_filters_prefix_and_tags():
+    def fun(x):
+        lox.log({"a": x, "b": 2 * x}, tags="one")
+        lox.log({"a": 3 * x}, tags="two")
+
+    def keys(**options):
+        _, found = heard(lambda listen: jax.jit(lox.tap(fun, listen, **options)), 1.0)
+        return [(list(logs), logs.tags[next(iter(logs))]) for logs in found]
+
+    assert keys(argnames="a") == [(["a"], ("one",)), (["a"], ("two",))]
+    assert keys(tags=["two"]) == [(["a"], ("two",))]
+    assert keys(argnames="b", tags="one", prefix="p/") == [(["p/b"], ("one",))]
+
+
+def test_a_filter_that_matches_nothing_warns():
+    with pytest.warns(UserWarning, match=r"`argnames` \['z'\] of `lox.tap` match nothing"):
+        lox.tap(counting(2), print, argnames="z")(0)
+
+
+def test_what_is_not_tapped_is_printed(capsys):
+    def fun(x):
+        lox.log({"a": x})
+        lox.log({"b": x})
+
+    _, found = heard(lambda listen: jax.jit(lox.tap(fun, listen, argnames="a")), 1.0)
+    assert of(found, "a") == [1.0]
+    assert capsys.readouterr().out == "{'b': 1.0}\n"
+
+
+def test_the_default_callback_prints(capsys):
+    def fun(x):
+        lox.log({"x": x, "y": 2}, step=3)
+        return jax.vmap(lambda x: jax.lax.cond(x > 0, lambda: logged("v", x), lambda: x))(
+            jnp.stack([x, -x])
+        )
+
+    jax.jit(lox.tap(fun))(1.0)
+    lox.barrier()
+    assert (
+        capsys.readouterr().out == "{'x': 1.0, 'y': 2} step=3\n{'v': [1.0]} example=[0]\n"
+    )
+
+
+def test_records_go_on_to_whoever_is_around(capsys):
+    inner, outer = [], []
+    tapped = lox.tap(lox.tap(counting(3), inner.append), outer.append)
+    _, logs = jax.jit(lox.spool(tapped))(0)
+    lox.barrier()
+    assert logs["i"].tolist() == [0, 1, 2] == of(inner) == of(outer)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_reduction_of_the_log_call_is_for_spool():
+    fun = counting(3, reduce="mean")
+    (_, logs), found = heard(lambda listen: jax.jit(lox.spool(lox.tap(fun, listen))), 0)
+    assert of(found) == [0, 1, 2]
+    assert logs["i"] == 1.0
+
+
+# interval and batch -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interval", [1, 2, 3, 100])
+@pytest.mark.parametrize("batch", [None, 1, 2, 100])
+def test_every_kth_row_is_delivered(interval, batch):
+    def fun(x):
+        lox.log({"i": -1})
+        counting(7)(x)
+        lox.log({"i": 7, "j": x})
+
+    options = {"interval": interval, "batch": batch}
+    _, found = heard(lambda listen: jax.jit(lox.tap(fun, listen, **options)), 0)
+    rows = [i for logs in found if "i" in logs for i in np.atleast_1d(logs["i"])]
+    assert rows == list(range(-1, 8))[::interval]
+    assert [logs["j"] for logs in found if "j" in logs] == [0]
+
+
+def test_nothing_that_is_not_wanted_reaches_the_host():
+    calls = []
+    with mock.patch.object(Listener, "__call__", lambda self, parcel: calls.append(parcel)):
+        jax.jit(lox.tap(counting(1000), print, interval=100))(0)
+        jax.effects_barrier()
+    assert len(calls) == 10
+
+
+def test_batches_have_so_many_rows_and_the_rest():
+    _, found = heard(lambda listen: jax.jit(lox.tap(counting(10), listen, batch=4)), 0)
+    assert of(found) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert [logs.step["i"].tolist() for logs in found] == of(found)
+
+
+def test_batches_of_a_short_a_reversed_and_an_unrolled_loop():
+    def fun(n, **options):
+        def run(x):
+            body = lambda c, i: (c + 1, logged("i", i))  # noqa: E731
+            return jax.lax.scan(body, x, jnp.arange(n), **options)
+
+        return run
+
+    for n, options in ((3, {}), (10, {"reverse": True}), (10, {"unroll": 4})):
+        transform = ft.partial(lox.tap, fun(n, **options), batch=4)
+        out, found = heard(lambda listen, to=transform: jax.jit(to(listen)), 0)
+        expected, mine = run(fun(n, **options), 0)
+        assert_trees_close(out, expected)
+        assert_delivered(found, mine, by_key=True)
+        assert len(found) == -(-n // 4)
+
+
+def test_nested_loops_are_collected_over_the_outermost_one():
+    def fun(x):
+        def outer(c, i):
+            lox.log({"outer": i})
+            return counting(3, lambda j: {"inner": 10 * i + j})(c)[0], None
+
+        return jax.lax.scan(outer, x, jnp.arange(4))[0]
+
+    _, found = heard(lambda listen: jax.jit(lox.tap(fun, listen, batch=6)), 0)
+    assert [list(map(len, logs.values())) for logs in found] == [[2, 6], [2, 6]]
+    assert [of([logs], "outer") for logs in found] == [[[0, 1]], [[2, 3]]]
+
+
+def test_a_batch_costs_one_host_call_and_no_more():
+    calls = []
+    with mock.patch.object(Listener, "__call__", lambda self, parcel: calls.append(parcel)):
+        jax.jit(lox.tap(counting(1000), print, batch=100))(0)
+        jax.effects_barrier()
+    assert len(calls) == 10
+
+
+# The callback, and when it runs -------------------------------------------------------
+
+
+def test_it_returns_after_its_callbacks_unless_jitted():
+    def slow(logs):
+        time.sleep(0.02)
+        found.append(logs)
+
+    for call in (
+        lambda: lox.tap(counting(5), slow)(0),
+        lambda: lox.tap(jax.jit(counting(5)), slow)(0),
+        lambda: jax.vmap(lox.tap(counting(5), slow))(jnp.zeros(2)),
+        lambda: jax.grad(lambda x: lox.tap(counting(5), slow)(x)[0])(0.0),
+    ):
+        found = []
+        call()
+        assert len(found) == 5
+
+
+def test_callbacks_may_use_jax_sleep_and_log(capsys):
+    means = []
+
+    def callback(logs):
+        time.sleep(0.001)
+        lox.log({"seen": logs["i"]})
+        means.append(float(jnp.mean(jax.jit(lambda x: x @ x)(jnp.full((64, 64), 2.0)))))
+
+    tapped = jax.jit(lox.tap(counting(20), callback))
+    for _ in range(3):
+        tapped(0)
+    lox.barrier()
+    assert means == [256.0] * 60
+    assert len(capsys.readouterr().out.splitlines()) == 60
+
+
+def test_a_slow_callback_makes_the_program_wait(monkeypatch):
+    monkeypatch.setattr(_courier, "CALLS", 5)
+    ahead = []
+
+    def slow(logs):
+        time.sleep(0.002)
+        ahead.append(len(arrived) - len(ahead))
+
+    arrived, take = [], Listener.__call__
+
+    def noted(self, parcel):
+        take(self, parcel)
+        arrived.append(parcel)
+
+    monkeypatch.setattr(Listener, "__call__", noted)
+    jax.jit(lox.tap(counting(60), slow))(0)
+    lox.barrier()
+    assert len(ahead) == 60
+    assert max(ahead) <= 8
+
+
+def test_several_threads_are_heard():
+    found = []
+    tapped = jax.jit(lox.tap(counting(50), found.append))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(tapped, range(8)))
+    lox.barrier()
+    assert sorted(of(found)) == sorted([*range(50)] * 8)
+
+
+class Oops(Exception):
+    pass
+
+
+def fails_at(step):
+    def callback(logs):
+        seen.append(int(logs["i"]))
+        if logs["i"] == step:
+            raise Oops(f"no {step}")
+
+    seen: list[int] = []
+    return callback, seen
+
+
+def test_a_callback_that_raises_stops_the_program():
+    callback, seen = fails_at(57)
+
+    def fun(x):
+        def step(c, i):
+            lox.log({"i": i})
+            return jnp.tanh(c @ c), None
+
+        return jax.lax.scan(step, jnp.full((100, 100), x), jnp.arange(5000))[0].sum()
+
+    with pytest.raises(RuntimeError, match=r"`lox\.tap` raised Oops: no 57") as caught:
+        lox.tap(fun, callback)(1.0)
+    assert isinstance(caught.value.__cause__, Oops)
+    assert seen == list(range(58))
+    # The next run is heard again, up to the same place.
+    with pytest.raises(RuntimeError, match="no 57"):
+        lox.tap(jax.jit(fun), callback)(1.0)
+    assert seen == [*range(58)] * 2
+
+
+def test_a_callback_that_raises_in_a_jitted_program_is_in_the_message():
+    callback, seen = fails_at(57)
+
+    def fun(x):
+        def step(c, i):
+            lox.log({"i": i})
+            return jnp.tanh(c @ c), None
+
+        return jax.lax.scan(step, jnp.full((100, 100), x), jnp.arange(5000))[0].sum()
+
+    with pytest.raises(Exception, match=r"`lox\.tap` raised Oops: no 57"):
+        jax.block_until_ready(jax.jit(lox.tap(fun, callback))(1.0))
+    with contextlib.suppress(Exception):
+        lox.barrier()
+    assert seen == list(range(58))
+
+
+def test_the_barrier_raises_what_the_last_callbacks_raised():
+    callback, _ = fails_at(2)
+    jax.jit(lox.tap(counting(3), callback))(0)
+    with pytest.raises(RuntimeError, match=r"`lox\.tap` raised Oops: no 2") as caught:
+        lox.barrier()
+    assert isinstance(caught.value.__cause__, Oops)
+    lox.barrier()
+
+
+def test_a_failing_listener_does_not_silence_another():
+    callback, _ = fails_at(1)
+    found = []
+    jax.jit(lox.tap(lox.tap(counting(4), found.append), callback))(0)
+    with pytest.raises(RuntimeError, match="no 1"):
+        lox.barrier()
+    assert of(found)[:2] == [0, 1]
+
+
+def test_errors_of_the_program_stay_what_they_are():
+    def fun(x):
+        lox.log({"x": x})
+        raise Oops("my own")
+
+    with pytest.raises(Oops, match="my own"):
+        lox.tap(fun, print)(1.0)
+
+
+# Order --------------------------------------------------------------------------------
+
+
+def test_two_sites_of_a_loop_never_swap():
+    """Nor do two loops that do not depend on each other, or several runs."""
+
+    def fun(x):
+        def step(c, i):
+            lox.log({"a": i})
+            jax.lax.cond(i % 2 == 0, lambda: lox.log({"even": i}) and None, lambda: None)
+            lox.log({"b": i})
+            return c * 0.5, None
+
+        y, _ = jax.lax.scan(step, x, jnp.arange(10))
+        z, _ = jax.lax.scan(step, x + 1, jnp.arange(10))
+        return y + z
+
+    expected = []
+    for i in range(10):
+        expected += ["a", "even", "b"] if i % 2 == 0 else ["a", "b"]
+    found = []
+    tapped = jax.jit(lox.tap(fun, lambda logs: found.append(next(iter(logs)))))
+    for _ in range(RUNS):
+        tapped(1.0)  # without waiting
+    lox.barrier()
+    assert found == expected * 2 * RUNS
+
+
+RUNS = int(os.environ.get("LOX_RUNS", "500"))
+
+
+# The portable way ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def portably(monkeypatch):
+    """Call the host as on platforms that have no quicker way."""
+    monkeypatch.setattr(_compat, "is_partitioned", lambda context: True)
+
+
+@pytest.mark.parametrize("p", PROGRAMS[::4], ids=lambda p: p.name)
+def test_the_portable_way_delivers_the_same(p: Program, portably):
+    out, found = heard(lambda listen: jax.jit(lox.tap(p.fun, listen)), p.x)
+    assert_trees_close(out, result(p))
+    assert_delivered(found, records(p))
+    out, found = heard(lambda listen: jax.jit(jax.vmap(lox.tap(p.fun, listen))), p.xs)
+    assert_trees_close(out, result_of_each(p))
+    assert_delivered(found, records_of_each(p))
+
+
+def test_a_callback_that_raises_the_portable_way(portably):
+    callback, seen = fails_at(57)
+    with pytest.raises(RuntimeError, match=r"`lox\.tap` raised Oops: no 57") as caught:
+        lox.tap(counting(20000), callback)(0)
+    assert isinstance(caught.value.__cause__, Oops)
+    assert seen == list(range(58))
+
+
+# The end of the process ---------------------------------------------------------------
+
+
+def ends(program: str, interrupt_at: str = "") -> tuple[int, str, str]:
+    """Run a program of its own; its exit code and what it wrote."""
+    command = [sys.executable, "-u", "-c", program]
+    process = subprocess.Popen(command, stdout=-1, stderr=-1, text=True)
+    lines = ""
+    if interrupt_at:
+        assert process.stdout is not None
+        while interrupt_at not in lines:
+            lines += process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, lines + out, err
+
+
+LOOP = """
+import time, jax, jax.numpy as jnp, lox
+def fun(x):
+    def step(c, i):
+        lox.log({"i": i})
+        return jnp.tanh(c @ c), None
+    return jax.lax.scan(step, jnp.full((50, 50), x), jnp.arange(500))[0].sum()
+def show(logs):
+    jnp.mean(logs["i"] * 1.0)
+    print("got", logs["i"])
+"""
+
+
+def test_exit_right_after_dispatch_delivers_everything():
+    code, out, err = ends(LOOP + "jax.jit(lox.tap(fun, show))(1.0); print('done')")
+    assert code == 0, err
+    assert [line for line in out.splitlines() if line != "done"] == [
+        f"got {i}" for i in range(500)
+    ]
+
+
+def test_an_interrupt_ends_the_process_with_what_was_delivered_intact():
+    slow = LOOP.replace('print("got"', 'time.sleep(0.005); print("got"')
+    code, out, err = ends(slow + "lox.tap(fun, show)(1.0)", interrupt_at="got 50")
+    lines = out.splitlines()
+    assert lines == [f"got {i}" for i in range(len(lines))]
+    assert len(lines) > 50
+    assert code != 0
+    assert "KeyboardInterrupt" in err
+
+
+def test_a_callback_that_raises_at_the_end_is_reported():
+    program = LOOP.replace('print("got", logs["i"])', '1 / (499 - int(logs["i"]))')
+    _, _, err = ends(program + "jax.jit(lox.tap(fun, show))(1.0)")
+    assert "`lox.tap` raised ZeroDivisionError" in err
+
+
+# Bad input ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"callback": 3}, TypeError, "The callback of `lox.tap` is 3, not a function"),
+        ({"batch": 0}, ValueError, "`batch` must be at least 1, not 0"),
+        ({"interval": 0}, ValueError, "`interval` must be at least 1, not 0"),
+        ({"prefix": 1}, TypeError, "`prefix` must be a string, not 1"),
+        ({"argnames": 3}, TypeError, "`argnames` takes a string or several"),
+    ],
+)
+def test_bad_options(options, error, message):
+    with pytest.raises(error, match=message):
+        lox.tap(counting(3), **options)
+
+
+def test_a_tap_takes_a_function():
+    with pytest.raises(TypeError, match=r"`lox\.tap` takes a function"):
+        lox.tap(3)  # pyright: ignore[reportArgumentType]
+
+
+def test_callbacks_that_cannot_be_hashed():
+    class Unhashable:
+        __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+        def __call__(self, logs):
+            found.append(logs)
+
+    found = []
+    lox.tap(jax.jit(counting(3)), Unhashable())(0)
+    assert of(found) == [0, 1, 2]
+
+
+def test_a_jitted_function_is_traced_once():
+    traces = []
+
+    @jax.jit
+    def fun(x):
+        traces.append(x)
+        return logged("i", x)
+
+    for _ in range(3):
+        lox.tap(fun)(1)
+    assert len(traces) == 1
