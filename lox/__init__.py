@@ -6,6 +6,7 @@ from ._courier import barrier as barrier
 from ._log import log as log
 from ._logdict import logdict as logdict
 from ._nolog import nolog as nolog
+from ._progress import progress as progress
 from ._reduce import Reduction as Reduction
 from ._spool import spool as spool
 from ._tap import tap as tap

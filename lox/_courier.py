@@ -10,6 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Hashable
+from typing import Any
 
 import jax
 
@@ -140,21 +141,33 @@ def barrier() -> None:
         >>> lox.barrier()
         {'x': 1.0}
     """
-    stopped = None
     try:
         jax.effects_barrier()
-    except Exception as error:
-        stopped = error
-    settle(stopped)
+    except Exception:
+        _raise_failures(told=True)
+        raise
+    _raise_failures(told=False)
 
 
-def settle(stopped: Exception | None = None) -> None:
-    """Wait for the callbacks, and raise what they raised, or why the program stopped."""
+def deliver_all(call: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Call a function that is not being traced, and wait for its callbacks."""
+    try:
+        out = call(*args, **kwargs)
+    except Exception:
+        _raise_failures(told=True)
+        raise
+    barrier()
+    return out
+
+
+def _raise_failures(*, told: bool) -> None:
+    """Wait for the callbacks, and raise what they raised.
+
+    What the program has been told stopped it, and is raised in place of what JAX says.
+    """
     for failure in courier.wait():
-        if stopped is not None or not failure.told:
+        if told or not failure.told:
             raise failure.raised()
-    if stopped is not None:
-        raise stopped
 
 
 def _finish() -> None:

@@ -34,20 +34,15 @@ emit_p, emit_effect = record_primitive("lox_emit", chained=True)
 
 
 def emit(
-    records: Sequence[Record], callback: Callable[[Parcel], None], token: Any = None
+    records: Sequence[Record], callback: Callable[[Parcel], None], token: Any
 ) -> jax.Array:
     """Call `callback` on the host, once for all of the records.
 
     It comes after the call that returned `token`, and nothing is sent where none of the
     records is valid.
     """
-    token = new_token() if token is None else token
     records = jax.tree.map(key_data, list(records))
     return bind(emit_p, records, [token], callback=callback)[0]
-
-
-def new_token() -> Any:
-    return np.zeros((), np.int32)
 
 
 def emit_again(change: Callable[[Record], Record], args: list, params: dict) -> list:

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from . import _context
+from . import _compat, _context
+from ._chain import chained, follow
 from ._emit import Parcel, emit, emit_again, emit_effect
 from ._gather import shortened
 from ._log import log_effect, log_p, relog
@@ -24,11 +25,6 @@ _ALL = frozenset({log_effect, emit_effect})
 # The keys under which the rows of other keys are counted.
 _COUNT = "\0"
 _counting: Any = reduction_named("count")
-# The key under which the token of host calls is carried.
-_TOKEN = _COUNT + "token"
-_chaining = Reduction(
-    empty=jnp.zeros_like, lift=lambda x: x, combine=lambda a, b: a + b, finish=lambda x: x
-)
 
 
 @jax.tree_util.register_dataclass
@@ -61,7 +57,9 @@ class Collect:
 
     effects = frozenset({log_effect})
     captures = True
-    batch = None
+
+    def concerns(self, program: Any) -> bool:
+        return _is_in(self.effects, program)
 
     def __call__(self, record: Record, where: Where) -> dict[str, Entry]:
         tagged = self.tags is None or not self.tags.isdisjoint(record.tags)
@@ -91,8 +89,11 @@ class Collect:
         valid = keep if rows.valid is None else rows.valid & keep
         return count, rows.replace(valid=valid, altered="thinned")
 
-    def deliver(self, parts: list[dict[str, Entry]]) -> list[dict[str, Entry]]:
+    def deliver(self, parts: list[dict[str, Entry]], iterations: Any) -> list:
         return parts
+
+    def chunk(self, body: list, rows: Callable[[], int], length: int | None) -> int | None:
+        return None
 
     def after(self, entries: Mapping[str, Entry]) -> "Collect":
         """The handler for what comes after these entries."""
@@ -205,25 +206,29 @@ class Tap:
     def interval(self) -> int | None:
         return self.collect.interval
 
+    def concerns(self, program: Any) -> bool:
+        return self.collect.concerns(program)
+
     def __call__(self, record: Record, where: Where) -> dict[str, Entry]:
         return self.collect(record, where)
 
-    def deliver(self, parts: list[dict[str, Entry]]) -> list[dict[str, Entry]]:
+    def chunk(self, body: list, rows: Callable[[], int], length: int | None) -> int | None:
+        if self.batch is None or not all(map(_is_bounded, body)):
+            return None
+        return max(1, self.batch // rows())
+
+    def deliver(self, parts: list[dict[str, Entry]], iterations: Any) -> list:
         """Send the collected rows to the host. What is left are counts and the token."""
         records = [_one_record(part, self.lanes) for part in parts]
         records = [record for record in records if record.keys]
         counts = [{k: own for k, own in p.items() if k.startswith(_COUNT)} for p in parts]
         if not records:
             return counts
-        token = emit(records, self.callback, self.token)
-        return [*counts, {_TOKEN: reduced(_TOKEN, Rows(token, {}), _chaining)}]
+        return [*counts, chained(emit(records, self.callback, self.token))]
 
     def after(self, entries: Mapping[str, Entry]) -> "Tap":
-        token = self.token
-        if _TOKEN in entries:
-            (last,) = entries[_TOKEN].value
-            token = token + (last.max() if last.ndim else last)
-        return dataclasses.replace(self, collect=self.collect.after(entries), token=token)
+        collect, token = self.collect.after(entries), follow(self.token, entries)
+        return dataclasses.replace(self, collect=collect, token=token)
 
     def batched(self, size: int) -> "Tap":
         lanes, collect = (size, *self.lanes), self.collect.batched(size)
@@ -270,6 +275,16 @@ def _one_record(entries: Mapping[str, Entry], lanes: tuple[int, ...]) -> Record:
     return Record(values=(logs,), steps={}, valid=valid, keys=tuple(rows), batch=batch)
 
 
+def _is_bounded(jaxpr: Any) -> bool:
+    """Whether it is known how many rows are logged at most."""
+    return all(
+        _compat.name_of(eqn) != "while"
+        and all(map(_is_bounded, _compat.jaxprs_in(eqn.params)))
+        for eqn in jaxpr.eqns
+        if log_effect in eqn.effects
+    )
+
+
 def _any(mask: Any, batch: tuple[int, ...]) -> jax.Array:
     """Which examples have any row."""
     if mask is None:
@@ -279,18 +294,28 @@ def _any(mask: Any, batch: tuple[int, ...]) -> jax.Array:
 
 def holds_records(*programs: Any) -> bool:
     """Whether there is a record in a program or an equation, on its way or not."""
-    return any(not _ALL.isdisjoint(program.effects) for program in programs)
+    return any(_is_in(_ALL, program) for program in programs)
+
+
+def _is_in(effects: frozenset, program: Any) -> bool:
+    return not effects.isdisjoint(program.effects)
 
 
 class _Passing:
     """A handler that collects nothing."""
 
+    effects: frozenset
     gathers = False
     interval: int | None = None
-    batch: int | None = None
 
-    def deliver(self, parts: list[dict[str, Entry]]) -> list[dict[str, Entry]]:
+    def concerns(self, program: Any) -> bool:
+        return _is_in(self.effects, program)
+
+    def deliver(self, parts: list[dict[str, Entry]], iterations: Any) -> list:
         return parts
+
+    def chunk(self, body: list, rows: Callable[[], int], length: int | None) -> int | None:
+        return None
 
     def after(self, entries: Mapping[str, Entry]) -> Any:
         return self
@@ -312,6 +337,15 @@ class _Passing:
 
     def collecting(self, capacity: int | None = None) -> "_Passing":
         return self
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Idle(_Passing):
+    """Leave everything as it is."""
+
+    effects = frozenset()
+    captures = False
 
 
 @jax.tree_util.register_dataclass

@@ -25,12 +25,6 @@ from ._rules import rules
 class Handler(Protocol):
     """What a transformation does with each record. A pytree: it passes through `jit`."""
 
-    effects: frozenset
-    """The effects of the primitives whose records it is handed.
-
-    One that wants those that are on their way to the host also has `emit(args, params)`.
-    """
-
     captures: bool
     """Whether functions are traced anew for it so that their logs are captured."""
 
@@ -40,15 +34,30 @@ class Handler(Protocol):
     gathers: bool
     """Whether it collects anything that a loop has to carry."""
 
-    batch: int | None
-    """Every how many rows of a key a loop delivers what has been collected in it."""
+    def concerns(self, program: Any) -> bool:
+        """Whether there is anything for it in a program or an equation.
+
+        If it wants records that are on their way to the host, it has `emit(args, params)`.
+        """
+        ...
 
     def __call__(self, record: Record, where: Where) -> dict[str, Entry]:
         """Do something with a record, and return the rows to be collected of it."""
         ...
 
-    def deliver(self, parts: list[dict[str, Entry]]) -> list[dict[str, Entry]]:
-        """Do something with what was collected in a row, and return what is left."""
+    def deliver(self, parts: list[dict[str, Entry]], iterations: Any) -> list:
+        """Do something with what was collected in a row, and return what is left.
+
+        `iterations` says of how many iterations of a loop it is, 0 outside of a chunk.
+        """
+        ...
+
+    def chunk(self, body: list, rows: Callable[[], int], length: int | None) -> int | None:
+        """After how many iterations a loop delivers what was collected. None: it doesn't.
+
+        `body` are the programs that it runs in one iteration, `rows()` is how many rows of
+        a key they log.
+        """
         ...
 
     def after(self, entries: Mapping[str, Entry]) -> Any:
@@ -115,7 +124,7 @@ class Walk:
     def _walk(self, jaxpr: ClosedJaxpr, *args: Any) -> tuple[list, logdict]:
         jaxpr = _compat.close(jaxpr)
         walk, program = self, jaxpr.jaxpr
-        if self.handler.effects.isdisjoint(program.effects):
+        if not self.handler.concerns(program):
             return eval_jaxpr(program, jaxpr.consts, *args), logdict()
         env = dict(zip(program.constvars, jaxpr.consts, strict=True))
         env.update(zip(program.invars, args, strict=True))
@@ -163,7 +172,7 @@ class Walk:
             return walk
 
         for i, eqn in enumerate(program.eqns):
-            if self.handler.effects.isdisjoint(eqn.effects):
+            if not self.handler.concerns(eqn):
                 pending.append(eqn)
                 continue
             if eqn.primitive is log_p:
@@ -219,9 +228,9 @@ class Walk:
         """Collect the same, and deliver nothing."""
         return Walk(self.handler.collecting(capacity))
 
-    def deliver(self, logs: logdict) -> logdict:
-        """Deliver what has been collected, and return what is left."""
-        parts = self.handler.deliver([logs.rows()])
+    def deliver(self, logs: logdict, iterations: Any) -> logdict:
+        """Deliver what has been collected in a chunk, and return what is left."""
+        parts = self.handler.deliver([logs.rows()], iterations)
         return logdict.of({key: own for part in parts for key, own in part.items()})
 
     def _apply(self, eqn: JaxprEqn, args: list) -> tuple[list, dict[str, Entry]]:
@@ -245,7 +254,7 @@ class Walk:
             with _compat.at(eqn):
                 parts.append(walk.handler(record, Where(eqn)))
             walk = walk.after(parts[-1])
-        return self.handler.deliver(parts)
+        return self.handler.deliver(parts, 0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from . import _context
+from ._chain import new_token
 from ._emit import emit
 from ._logdict import logdict
 from ._print import print_parcel
@@ -73,7 +74,7 @@ def relog(record: Record) -> None:
     if state == "captured":
         bind(log_p, [record])
     elif state == "printed":
-        emit([record], print_parcel)
+        emit([record], print_parcel, new_token())
 
 
 log_p, log_effect = record_primitive("lox_log")

@@ -8,13 +8,11 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
-from . import _compat
 from ._gather import Gathering
-from ._log import log_effect
 from ._logdict import logdict
 from ._merge import merge
 from ._rows import Rows
-from ._stage import split, stage, stage_walk
+from ._stage import split, stage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,12 +55,16 @@ def scan(walk, body: Body, init: list, xs: list, length: int, options: dict[str,
     return carry, ys, logdict.of(_in_order(rows, gathering.logs))
 
 
-def scan_in_chunks(walk, body: Body, init, xs, length: int, options: dict[str, Any]):
-    """The same, and deliver what has been collected every few iterations."""
-    if length == 0:
-        return scan(walk, body, init, xs, length, options)
-    logs = stage(body.step, walk.collecting(), body.carry, body.x).shape[2]
-    size = min(length, _chunk(walk, logs))
+def rows_of(walk, step: Callable, *args: Any) -> int:
+    """How many rows of a key are collected in one step, at most."""
+    return _most_rows(stage(step, walk.collecting(), *args).shape[-1])
+
+
+def scan_in_chunks(
+    walk, body: Body, init, xs, length: int, options: dict[str, Any], size: int
+):
+    """The same, and deliver what has been collected every `size` iterations."""
+    size = min(size, length)
     number, rest = divmod(length, size)
     # The rest comes last, which is in front if the loop runs backwards.
     start = rest if options["reverse"] else 0
@@ -73,7 +75,7 @@ def scan_in_chunks(walk, body: Body, init, xs, length: int, options: dict[str, A
     def chunk(size: int) -> Callable:
         def step(walk, carry, xs):
             carry, ys, logs = scan(walk.collecting(), body, carry, xs, size, options)
-            return carry, ys, walk.deliver(logs)
+            return carry, ys, walk.deliver(logs, size)
 
         return step
 
@@ -132,13 +134,11 @@ def repeat(walk, eqn: JaxprEqn, ask: Callable, step: Callable, *args: list):
     return outs, logdict.of(_in_order(gathered, logs))
 
 
-def repeat_in_chunks(walk, eqn: JaxprEqn, *args: Any):
-    """Run a `while` whose predicate is carried in front; deliver every few iterations."""
+def repeat_in_chunks(walk, eqn: JaxprEqn, *args: Any, size: int):
+    """The same for one whose predicate is carried in front, delivered now and then."""
     body = eqn.params["body_jaxpr"]
     consts, init = split(args, eqn.params["body_nconsts"])
-    logs = stage_walk(walk.collecting(), body, *args).shape[1]
-    size = _chunk(walk, logs)
-    room = size * _most_rows(logs)
+    room = size * rows_of(walk, lambda walk, *args: walk(body, *args), *args)
 
     def ask_inside(walk, _, carry):
         i, running, *_ = carry
@@ -155,34 +155,13 @@ def repeat_in_chunks(walk, eqn: JaxprEqn, *args: Any):
         outs, logs = repeat(
             inner, eqn, ask_inside, step_inside, [], consts, [start, *carry]
         )
-        return outs[1:], walk.deliver(logs)
+        return outs[1:], walk.deliver(logs, outs[0].max())
 
     return repeat(walk, eqn, lambda walk, _, carry: carry[0], step, [], consts, init)
 
 
-def are_chunked(walk, jaxpr: Any) -> bool:
-    """Whether a loop with this body collects its rows and delivers them in chunks.
-
-    One that holds a loop of unknown length does not know how many there will be.
-    """
-    return walk.handler.batch is not None and _is_bounded(jaxpr)
-
-
-def _is_bounded(jaxpr: Any) -> bool:
-    logging = [eqn for eqn in jaxpr.eqns if log_effect in eqn.effects]
-    return all(
-        _compat.name_of(eqn) != "while"
-        and all(map(_is_bounded, _compat.jaxprs_in(eqn.params)))
-        for eqn in logging
-    )
-
-
-def _chunk(walk, logs: logdict) -> int:
-    """How many iterations that log this much make up a batch."""
-    return max(1, walk.handler.batch // _most_rows(logs))
-
-
 def _most_rows(logs: logdict) -> int:
+    """How many rows there are of a key, at most."""
     rows = [own.length for own in logs.rows().values() if isinstance(own, Rows)]
     return max(rows, default=1)
 

@@ -20,10 +20,10 @@ from . import _compat
 from ._logdict import logdict
 from ._loops import (
     Body,
-    are_chunked,
     in_sequence,
     repeat,
     repeat_in_chunks,
+    rows_of,
     scan,
     scan_in_chunks,
 )
@@ -85,8 +85,11 @@ def _scan(walk, eqn, *args):
         return carry, ys, logs
 
     body = Body(step, *split(jaxpr.in_avals[len(consts) :], len(init)))
-    run = scan_in_chunks if are_chunked(walk, jaxpr) else scan
-    carry, ys, logs = run(walk, body, init, xs, eqn.params["length"], options)
+    length = eqn.params["length"]
+    rows = lambda: rows_of(walk, step, body.carry, body.x)  # noqa: E731
+    size = walk.handler.chunk([jaxpr], rows, length) if length else None
+    run = scan if size is None else ft.partial(scan_in_chunks, size=size)
+    carry, ys, logs = run(walk, body, init, xs, length, options)
     return [*carry, *ys], logs
 
 
@@ -119,20 +122,21 @@ def _while(walk, eqn, *args):
     sizes = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     cond_consts, body_consts, init = split(args, *sizes)
     cond, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
-    chunked = are_chunked(walk, body)
-    if not chunked and not stage_walk(walk, cond, *cond_consts, *init).shape[1]:
 
-        def ask(walk, consts, carry):
-            return walk(cond, *consts, *carry)[0][0]
+    def ask(walk, consts, carry):
+        return walk(cond, *consts, *carry)[0][0]
 
-        def step(walk, consts, carry):
-            return walk(body, *consts, *carry)
+    def step(walk, consts, carry):
+        return walk(body, *consts, *carry)
 
+    rows = lambda: rows_of(walk, step, body_consts, init)  # noqa: E731
+    size = walk.handler.chunk([cond, body], rows, None)
+    if size is None and not stage_walk(walk, cond, *cond_consts, *init).shape[1]:
         return repeat(walk, eqn, ask, step, cond_consts, body_consts, init)
     # The predicate is asked before the loop and in its body, where its logs can be carried.
     (running,), first = walk(cond, *cond_consts, *init)
     loop = eqn.replace(params=carry_predicate(eqn.params))
-    run = repeat_in_chunks if chunked else _while
+    run = _while if size is None else ft.partial(repeat_in_chunks, size=size)
     operands = [*cond_consts, *body_consts, running, *init]
     outs, rest = run(walk.after(first.rows()), loop, *operands)
     return outs[1:], in_sequence(first, rest)

@@ -9,8 +9,9 @@ import jax
 import numpy as np
 
 from . import _compat
-from ._courier import barrier, courier, settle
-from ._emit import Parcel, new_token
+from ._chain import new_token
+from ._courier import courier, deliver_all
+from ._emit import Parcel
 from ._handlers import Collect, Tap
 from ._interpret import Walk, check, records_in
 from ._jitted import jitted_like
@@ -99,7 +100,7 @@ def tap(
     def tapped(*args, **kwargs):
         if _compat.is_staging():
             return call(*args, **kwargs)
-        return _until_delivered(call, *args, **kwargs)
+        return deliver_all(call, *args, **kwargs)
 
     return tapped
 
@@ -119,16 +120,6 @@ def _tap(
     walk = Walk(Tap(collect, new_token(), listener, batch))
     outs, _ = walk(traced.jaxpr, *traced.args)
     return traced.output(outs)
-
-
-def _until_delivered(call: Callable, *args: Any, **kwargs: Any) -> Any:
-    try:
-        out = call(*args, **kwargs)
-    except Exception as error:
-        settle(error)
-        raise
-    barrier()
-    return out
 
 
 @dataclasses.dataclass(frozen=True)

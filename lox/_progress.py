@@ -1,0 +1,193 @@
+"""`progress`: a progress bar for a program, made from its loops."""
+
+import dataclasses
+import functools as ft
+import math
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import _compat
+from ._bar import Bar
+from ._chain import chained, follow, new_token
+from ._courier import courier, deliver_all
+from ._emit import Parcel, emit
+from ._handlers import Idle
+from ._interpret import Walk, trace
+from ._jitted import jitted_like
+from ._log import check_function
+from ._merge import Entry
+from ._record import Record
+from ._rows import static
+
+# How often the bar moves at least, if the loops have so many iterations.
+_MOVES = 100
+# A loop with fewer iterations than this is followed into the loops inside.
+_FEW = 20
+
+
+def progress(fun: Callable, *, title: str | None = None) -> Callable:
+    """Show how far `fun` is while it runs, without a change in it.
+
+    The iterations of its loops are counted: what share of them is done, how many there
+    are in a second, how long the rest will take. Of a loop of unknown length only the
+    first two can be said. On a terminal this is a bar, elsewhere a line every ten seconds,
+    both on standard error.
+
+    Args:
+        fun: Any JAX function; usually a jitted one. It need not log anything.
+        title: What stands in front of the bar. By default the name of the function.
+
+    Returns:
+        A function that does and returns what `fun` does.
+
+    Example:
+        >>> train = jax.jit(lambda x: jax.lax.fori_loop(0, 1000, lambda i, x: x / 2, x))
+        >>> lox.progress(train)(1.0)
+        Array(0., dtype=float32, weak_type=True)
+    """
+    check_function("lox.progress", fun)
+    name: str = getattr(fun, "__name__", "progress") if title is None else title
+    courier.start()
+    counting = ft.partial(_count, name)
+    jitted = isinstance(fun, _compat.Jitted)
+    call = jitted_like(fun, counting, name) if jitted else ft.partial(counting, fun)
+
+    @ft.wraps(fun)
+    def shown(*args, **kwargs):
+        if _compat.is_staging():
+            return call(*args, **kwargs)
+        return deliver_all(call, *args, **kwargs)
+
+    return shown
+
+
+def _count(title: str, fun: Callable, *args: Any, **kwargs: Any) -> Any:
+    traced = trace(fun, *args, **kwargs)
+    program = _compat.close(traced.jaxpr).jaxpr
+    display = Display(Bar(title, _expected(program)))
+    begin = Count(new_token(), display).tell("begin", 0) if _loops(program) else {}
+    walk = Walk(Count(new_token(), display)).after(begin)
+    outs, logs = walk(traced.jaxpr, *traced.args)
+    if begin:
+        walk.after(logs.rows()).handler.tell("end", 0)
+    return traced.output(outs)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Count:
+    """Tell the host how many iterations of loops are done.
+
+    Attributes:
+        token: Comes from the last host call: the next one comes after it.
+        display: What is told.
+    """
+
+    token: Any
+    display: "Display" = static()
+
+    captures = False
+    gathers = True
+    interval = None
+
+    def concerns(self, program: Any) -> bool:
+        if hasattr(program, "eqns"):
+            return bool(_loops(program))
+        return _is_or_holds_loop(program)
+
+    def tell(self, key: str, number: Any) -> dict[str, Entry]:
+        record = Record(values=(jnp.asarray(number, jnp.int32),), steps={}, keys=(key,))
+        return chained(emit([record], self.display, self.token))
+
+    def deliver(self, parts: list[dict[str, Entry]], iterations: Any) -> list:
+        return [self.tell("done", iterations)]
+
+    def chunk(self, body: list, rows: Callable[[], int], length: int | None) -> int | None:
+        return _chunk(body, length)
+
+    def after(self, entries: Mapping[str, Entry]) -> "Count":
+        return dataclasses.replace(self, token=follow(self.token, entries))
+
+    def batched(self, size: int) -> "Count":
+        return self
+
+    def unbatched(self, batched: "Count") -> "Count":
+        token = self.token.max(0) if batched.token else self.token
+        return dataclasses.replace(self, token=token)
+
+    def rooms(self, logs: Any, length: int | None) -> dict[str, int]:
+        return {}
+
+    def only(self, keys: frozenset[str]) -> "Count":
+        return self
+
+    def quiet(self) -> "Count":
+        return self
+
+    def collecting(self, capacity: int | None = None) -> Idle:
+        return Idle()
+
+
+@dataclasses.dataclass(frozen=True)
+class Display:
+    """Takes what is told on threads of JAX, and moves a bar."""
+
+    bar: Bar
+
+    def __call__(self, parcel: Parcel) -> None:
+        courier.send(self, ft.partial(self._move, parcel), parcel.nbytes)
+
+    def _move(self, parcel: Parcel) -> None:
+        for record in parcel.records():
+            (key,), (number,) = record.keys, record.values
+            {"begin": self.bar.begin, "done": self.bar.advance, "end": self.bar.end}[key](
+                int(np.max(number))
+            )
+
+
+def _chunk(body: list, length: int | None) -> int | None:
+    """After how many iterations of a loop the bar moves. None: by the loops inside."""
+    inside = any(map(_loops, body))
+    if length is None:
+        return 1 if inside else _MOVES
+    if inside and length < _FEW:
+        return None
+    return max(1, length // _MOVES)
+
+
+def _expected(program: Any) -> float:
+    """How many iterations will move the bar. Infinity: nobody knows."""
+    return sum(map(_iterations, _loops(program)))
+
+
+def _iterations(eqn: Any) -> float:
+    name, params = _compat.name_of(eqn), eqn.params
+    if name == "while":
+        return math.inf
+    jaxprs = list(_compat.jaxprs_in(params))
+    if name != "scan":
+        return (max if name == "cond" else sum)(map(_expected, jaxprs))
+    length = params["length"]
+    if not length or _chunk(jaxprs, length) is not None:
+        return length
+    return length * sum(map(_expected, jaxprs))
+
+
+def _loops(program: Any) -> list:
+    """The equations of a program that are loops or hold some."""
+    if program not in _found:
+        _found[program] = [eqn for eqn in program.eqns if _is_or_holds_loop(eqn)]
+    return _found[program]
+
+
+def _is_or_holds_loop(eqn: Any) -> bool:
+    is_loop = _compat.name_of(eqn) in ("scan", "while")
+    return is_loop or any(map(_loops, _compat.jaxprs_in(eqn.params)))
+
+
+_found: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
