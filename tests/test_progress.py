@@ -4,6 +4,7 @@ import os
 import pty
 import subprocess
 import sys
+from typing import ClassVar
 from unittest import mock
 
 import jax
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 class Noted:
     """Stands in for a bar, and writes down how it moves."""
 
-    made: list["Noted"] = []
+    made: ClassVar[list["Noted"]] = []
 
     def __init__(self, title, total):
         self.title, self.total, self.moves = title, total, []
@@ -53,6 +54,8 @@ def bars(monkeypatch):
 
 
 def shown(fun, *args, bars):
+    for bar in bars:
+        bar.moves = []
     out = fun(*args)
     lox.barrier()
     (bar,) = [bar for bar in bars if bar.moves]
@@ -98,7 +101,6 @@ def test_the_iterations_of_all_loops_count(fun, total, done, most, bars):
         assert_trees_close(out, expected)
         assert (bar.total, bar.done) == (total, done)
         assert len(bar.moves) <= most + 2
-        bars.clear()
 
 
 def test_loops_of_unknown_length_count_as_they_run(bars):
@@ -108,12 +110,10 @@ def test_loops_of_unknown_length_count_as_they_run(bars):
     _, bar = shown(lox.progress(count), 250.0, bars=bars)
     assert bar.total == float("inf")
     assert bar.moves == ["begin", 100, 100, 50, "end"]
-    bars.clear()
     _, bar = shown(
         jax.jit(jax.vmap(lox.progress(count))), jnp.array([3.0, 150.0]), bars=bars
     )
     assert bar.done == 150
-    bars.clear()
     _, bar = shown(
         jax.jit(lox.progress(jax.vmap(count))), jnp.array([3.0, 150.0]), bars=bars
     )
@@ -159,7 +159,6 @@ def test_the_title_is_the_name_of_the_function(bars):
         return scan(3)(x)
 
     assert shown(lox.progress(jax.jit(train)), 1.0, bars=bars)[1].title == "train"
-    bars.clear()
     assert shown(lox.progress(train, title="A"), 1.0, bars=bars)[1].title == "A"
 
 
