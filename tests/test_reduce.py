@@ -17,7 +17,18 @@ from reductions import (
     reduce_rows,
     reductions_of,
 )
-from truth import assert_close, assert_logs, assert_trees_close, by_key, run, run_each
+from selection import thin
+from truth import (
+    assert_close,
+    assert_logs,
+    assert_trees_close,
+    by_key,
+    records,
+    records_of_each,
+    records_of_grad,
+    total,
+    total_of,
+)
 
 import lox
 
@@ -66,7 +77,8 @@ def test_all_reductions_at_once(p: Program):
 
 @every
 def test_reductions_under_vmap(p: Program):
-    for turn, fun in enumerate((jax.vmap(spooled(p)), spooled(p, jax.vmap))):
+    ways = [(0, jax.vmap(spooled(p))), (1, spooled(p, jax.vmap))]
+    for turn, fun in thin(ways, 2, start=PROGRAMS.index(p)):
         with every_reduction(three(p, turn)):
             _, logs = jax.jit(fun)(p.xs)
         check(p, logs, records_of_each(p), rows=False)
@@ -76,39 +88,43 @@ def test_reductions_under_vmap(p: Program):
     "p", [p for p in PROGRAMS if p.grad and manifold(p)], ids=lambda p: p.name
 )
 def test_reductions_under_grad(p: Program):
-    with every_reduction(three(p, 2)):
-        _, logs = jax.jit(jax.grad(aux_of(spooled(p)), has_aux=True))(p.x)
-    check(p, logs, records(p))
+    def grad_of_spool():
+        with every_reduction(three(p, 2)):
+            _, logs = jax.jit(jax.grad(aux_of(spooled(p)), has_aux=True))(p.x)
+        check(p, logs, records(p))
 
-    _, expected = run(jax.grad(total_of(p.truth)), p.x)
-    with every_reduction(three(p, 3)):
-        _, logs = jax.jit(spooled(p, lambda f: jax.grad(total_of(f)), expected))(p.x)
-    assert_reduced(only_reduced(logs), expected, named)
+    def spool_of_grad():
+        expected = records_of_grad(p)
+        with every_reduction(three(p, 3)):
+            _, logs = jax.jit(spooled(p, lambda f: jax.grad(total_of(f)), expected))(p.x)
+        assert_reduced(only_reduced(logs), expected, named)
+
+    for run in thin([grad_of_spool, spool_of_grad], 2, start=PROGRAMS.index(p)):
+        run()
 
 
 @pytest.mark.parametrize("p", PROGRAMS, ids=lambda p: p.name)
 def test_one_reduction_for_all_keys(p: Program):
-    """Each program meets two of them, each reduction many programs."""
+    """Each reduction meets many programs."""
     reduce = set.intersection(
         {*NAMES},
         *(set(possible_names(r.data[key])) for r in records(p) for key in r.data),
     )
     names = sorted(reduce)
-    for i in range(2):
-        name = names[(PROGRAMS.index(p) * 2 + i) % len(names)]
+    for name in thin(names, len(names), start=PROGRAMS.index(p)):
         _, logs = lox.spool(p.fun, reduce=asked(name))(p.x)
         assert set(by_key(records(p))) <= set(logs)
         assert_reduced(logs, records(p), name)
         assert_valid_where_there_may_be_no_row(p, logs)
 
 
-@pytest.mark.parametrize("p", PROGRAMS[::7], ids=lambda p: p.name)
+@pytest.mark.parametrize("p", thin(PROGRAMS, 7), ids=lambda p: p.name)
 def test_append_keeps_all_rows(p: Program):
     _, logs = lox.spool(p.fun, reduce="append")(p.x)
     assert_logs(logs, records(p), natural=p.is_natural)
 
 
-@pytest.mark.parametrize("p", PROGRAMS[::7], ids=lambda p: p.name)
+@pytest.mark.parametrize("p", thin(PROGRAMS, 7), ids=lambda p: p.name)
 def test_reducing_leaves_the_result_and_outer_transformations_alone(p: Program):
     plain, _ = jax.jit(lox.spool(p.fun))(p.x)
     out, _ = jax.jit(lox.spool(p.fun, reduce="count"))(p.x)
@@ -169,31 +185,12 @@ def possible_names(value) -> list[str]:
     return possible(value)
 
 
-@ft.cache
-def records(p: Program):
-    return run(p.truth, p.x)[1]
-
-
-@ft.cache
-def records_of_each(p: Program):
-    return run_each(p.truth, p.xs)[1]
-
-
-def total_of(fun):
-    return lambda x: total(fun(x))
-
-
 def aux_of(fun):
     def with_logs(x):
         out, logs = fun(x)
         return total(out), logs
 
     return with_logs
-
-
-def total(out):
-    leaves = [a for a in jax.tree.leaves(out) if jnp.issubdtype(a.dtype, jnp.floating)]
-    return sum((jnp.sum(jnp.sin(a)) for a in leaves), start=jnp.float32(0))
 
 
 # Values -------------------------------------------------------------------------------
