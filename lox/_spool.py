@@ -3,17 +3,17 @@
 import functools as ft
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr
 
 from . import _compat
 from ._handlers import Collect
 from ._interpret import Walk, check, forms
 from ._log import check_function, names_in
 from ._logdict import logdict
+from ._record import Record
 from ._reduce import Reduction, reduction_named
 
 
@@ -96,8 +96,9 @@ def spool(
 def _spool(handler: Collect, prefix: str, fun: Callable, *args: Any, **kwargs: Any):
     traced = Walk(handler).trace(fun, *args, **kwargs)
     check(traced.jaxpr.jaxpr)
-    _warn_of_no_match(handler, traced.jaxpr)
-    handler = handler.prepared(list(forms(traced.jaxpr)))
+    records = list(forms(traced.jaxpr))
+    _warn_of_no_match(handler, records)
+    handler = handler.prepared(records)
     outs, logs = Walk(handler)(traced.jaxpr, *traced.args)
     rows = logdict.of(handler.finished(logs)).prefix(prefix)
     return traced.output(outs), jax.lax.stop_gradient(rows)
@@ -142,15 +143,13 @@ def _selection(given: str | Iterable[str] | None, what: str) -> frozenset[str] |
     return None if given is None else frozenset(names_in(given, what))
 
 
-def _warn_of_no_match(handler: Collect, jaxpr: ClosedJaxpr) -> None:
-    if handler.keys is None and handler.tags is None:
-        return
-    records = list(forms(jaxpr))
+def _warn_of_no_match(handler: Collect, records: Sequence[Record]) -> None:
     keys = {key for record in records for key in record.keys}
     tags = {tag for record in records for tag in record.tags}
     for what, wanted, there in (
         ("argnames", handler.keys, keys),
         ("tags", handler.tags, tags),
+        ("reduce", {key for key, _ in handler.reduce if key is not None}, keys),
     ):
         if wanted is not None and not wanted <= there:
             warnings.warn(

@@ -13,6 +13,7 @@ from reductions import (
     asked,
     assert_reduced,
     every_reduction,
+    named,
     possible,
     reduce_rows,
     reductions_of,
@@ -65,21 +66,28 @@ every = pytest.mark.parametrize(
 @every
 def test_all_reductions_at_once(p: Program):
     """Half of the programs under `jit(spool)`, half under `spool(jit)`."""
-    jit_outside = PROGRAMS.index(p) % 2
-    fun = jax.jit(spooled(p)) if jit_outside else spooled(p, jax.jit)
-    with every_reduction(some_or_all(p)):
+    jit_outside, names = PROGRAMS.index(p) % 2, some_or_all(p)
+    fun = jax.jit(spooled(p, names)) if jit_outside else spooled(p, names, jax.jit)
+    with every_reduction(names):
         _, logs = fun(p.x)
     check(p, logs, records(p))
-    with every_reduction(some_or_all(p)):
+    with every_reduction(names):
         _, again = fun(p.x)
     check(p, again, records(p))
 
 
 @every
 def test_reductions_under_vmap(p: Program):
-    ways = [(0, jax.vmap(spooled(p))), (1, spooled(p, jax.vmap))]
-    for turn, fun in thin(ways, 2, start=PROGRAMS.index(p)):
-        with every_reduction(three(p, turn)):
+    def vmap_of_spool(names):
+        return jax.vmap(spooled(p, names))
+
+    def spool_of_vmap(names):
+        return spooled(p, names, jax.vmap)
+
+    ways = [(vmap_of_spool, three(p, 0)), (spool_of_vmap, three(p, 1))]
+    for make, names in thin(ways, 2, start=PROGRAMS.index(p)):
+        fun = make(names)
+        with every_reduction(names):
             _, logs = jax.jit(fun)(p.xs)
         check(p, logs, records_of_each(p), rows=False)
 
@@ -88,19 +96,21 @@ def test_reductions_under_vmap(p: Program):
     "p", [p for p in PROGRAMS if p.grad and manifold(p)], ids=lambda p: p.name
 )
 def test_reductions_under_grad(p: Program):
-    def grad_of_spool():
-        with every_reduction(three(p, 2)):
-            _, logs = jax.jit(jax.grad(aux_of(spooled(p)), has_aux=True))(p.x)
+    def grad_of_spool(names):
+        fun = jax.grad(aux_of(spooled(p, names)), has_aux=True)
+        with every_reduction(names):
+            _, logs = jax.jit(fun)(p.x)
         check(p, logs, records(p))
 
-    def spool_of_grad():
-        expected = records_of_grad(p)
-        with every_reduction(three(p, 3)):
-            _, logs = jax.jit(spooled(p, lambda f: jax.grad(total_of(f)), expected))(p.x)
-        assert_reduced(only_reduced(logs), expected, named)
+    def spool_of_grad(names):
+        fun = spooled(p, names, lambda fun: jax.grad(total_of(fun)))
+        with every_reduction(names):
+            _, logs = jax.jit(fun)(p.x)
+        assert_reduced(only_reduced(logs), records_of_grad(p), named)
 
-    for run in thin([grad_of_spool, spool_of_grad], 2, start=PROGRAMS.index(p)):
-        run()
+    ways = [(grad_of_spool, three(p, 2)), (spool_of_grad, three(p, 3))]
+    for run, names in thin(ways, 2, start=PROGRAMS.index(p)):
+        run(names)
 
 
 @pytest.mark.parametrize("p", PROGRAMS, ids=lambda p: p.name)
@@ -146,10 +156,12 @@ def some_or_all(p: Program) -> list[str]:
     return three(p, 4) if p.name in large else DISTINCT
 
 
-def spooled(p: Program, transform=lambda fun: fun, found=None):
+def spooled(p: Program, names: list[str], transform=lambda fun: fun):
     """The program as a new function, which JAX has not traced with another `log` yet."""
-    keys = {*jax.eval_shape(lox.spool(p.fun), p.x)[1], *by_key(found or [])}
-    return lox.spool(transform(lambda x: p.fun(x)), reduce=reductions_of(keys))
+    renewed = lambda: transform(lambda x: p.fun(x))  # noqa: E731
+    with every_reduction(names):
+        reduce = reductions_of(renewed(), p.xs if transform is jax.vmap else p.x)
+    return lox.spool(renewed(), reduce=reduce)
 
 
 def check(p: Program, logs, expected, rows=True) -> None:
@@ -171,11 +183,6 @@ def assert_valid_where_there_may_be_no_row(p: Program, logs) -> None:
 
 def only_reduced(logs):
     return logs.filter(lambda key, _: named(key)[1])
-
-
-def named(key: str) -> tuple[str, str]:
-    origin, _, name = key.partition(":")
-    return origin, name
 
 
 def possible_names(value) -> list[str]:
@@ -416,7 +423,7 @@ def test_the_word_of_spool_overrides_that_of_the_log_call():
 
 
 def test_a_mapping_decides_for_its_keys_alone():
-    _, logs = lox.spool(two_keys, reduce={"b": "max", "unknown": "sum"})(XS)
+    _, logs = lox.spool(two_keys, reduce={"b": "max"})(XS)
     assert logs["a"] == 3
     assert logs["b"] == 6
     assert logs["c"].tolist() == [2, 4, 12]
