@@ -16,7 +16,7 @@ from truth import assert_logs, assert_trees_close, run, run_each, without_logs
 
 import lox
 
-COUNT = int(os.environ.get("LOX_FUZZ", "300" if FULL else "100"))
+COUNT = int(os.environ.get("LOX_FUZZ", "300" if FULL else "60"))
 START = int(os.environ.get("LOX_FUZZ_START", "0"))
 EXAMPLES = [
     jnp.array([0.7, 0.1, -0.4]),
