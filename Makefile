@@ -36,6 +36,10 @@ demo: $(READY) ## Train a small network on 8 seeds and plot what it logged
 test: $(READY) ## Run the tests on the newest JAX
 	@$(BIN)/$(PYTEST) $(ARGS)
 
+.PHONY: test-full
+test-full: $(READY) ## Run the tests in every combination, which takes much longer
+	@LOX_FULL=1 $(BIN)/$(PYTEST) $(ARGS)
+
 .PHONY: test-jax
 test-jax: ## Run the tests on the oldest, a middle and the newest JAX
 	@failed=; \

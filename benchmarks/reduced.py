@@ -102,7 +102,7 @@ def add_to_mean(accumulator, x, i):
 
 def mean_of(accumulator):
     count, (high, low) = accumulator
-    return (high + low) / count
+    return (high + low) / count.astype(jnp.float32)
 
 
 def add_to_deviation(accumulator, x, i):

@@ -1,29 +1,19 @@
 """The container of logged values and of what is known about them."""
 
-import json
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import export
-from jax.core import Tracer
 
-from ._dataset import to_xarray
-from ._export import to_numpy
+from ._arrange import Slice, compact, join
+from ._conversions import Conversions
 from ._format import short
-from ._plot import plot
 from ._reduce import Reduction
 from ._reduce_rows import reduce_rows
-from ._rows import Rows, concatenate
-from ._table import to_pandas, to_polars
-
-if TYPE_CHECKING:
-    import matplotlib.figure
-    import pandas
-    import polars
-    import xarray
+from ._rows import Rows
+from ._serial import deserialize, serialize
 
 
 class Steps(dict[str, Any]):
@@ -37,7 +27,7 @@ class Steps(dict[str, Any]):
 
 
 @jax.tree_util.register_pytree_with_keys_class
-class logdict(dict[str, Any]):
+class logdict(dict[str, Any], Conversions):
     """Logged values by key: a `dict` and a pytree, its keys in the order of logging.
 
     `logs.step["loss"]` are the steps of `logs["loss"]`; any name that was given to
@@ -106,7 +96,7 @@ class logdict(dict[str, Any]):
         return {key: rows.tags for key, rows in self._rows.items()}
 
     @property
-    def slice(self) -> "_Slice":
+    def slice(self) -> "Slice[logdict]":
         """Rows of every key and its steps: `logs.slice[10:20]`, `logs.slice[-1:]`.
 
         Example:
@@ -114,7 +104,7 @@ class logdict(dict[str, Any]):
             >>> logs.slice[1:]
             {'x': [2.0]}
         """
-        return _Slice(self)
+        return Slice(self)
 
     def filter(self, keep: Callable[[str, Any], Any]) -> "logdict":
         """Keep the keys for which `keep(key, value)` is true.
@@ -149,7 +139,7 @@ class logdict(dict[str, Any]):
             >>> logs.compact()
             {}
         """
-        compacted = {key: _compact(key, rows) for key, rows in self.rows().items()}
+        compacted = {key: compact(key, rows) for key, rows in self.rows().items()}
         return logdict.of({k: rows for k, rows in compacted.items() if rows is not None})
 
     def reduce(self, reduce: str | Reduction | Mapping[str, str | Reduction]) -> "logdict":
@@ -172,119 +162,6 @@ class logdict(dict[str, Any]):
         """
         return logdict.of(reduce_rows(self.rows(), reduce))
 
-    def to_numpy(self) -> "logdict":
-        """The same logs with NumPy arrays; typed PRNG keys become their key data.
-
-        Example:
-            >>> logs = lox.logdict({"x": jnp.arange(3)}).to_numpy()
-            >>> type(logs["x"])
-            <class 'numpy.ndarray'>
-        """
-        return logdict.of(to_numpy(self.rows()))
-
-    def to_pandas(self) -> "pandas.DataFrame":
-        """All keys in one `DataFrame`, with a line for each step.
-
-        The columns are `batch` (`batch_0`, `batch_1`, ... if there are several batch
-        axes), the steps, and the keys. Values of different keys stand in one line if
-        their batch indices and all of their steps are the same; the second value that a
-        key has at these stands beside the second one of other keys, and so on. So keys
-        without steps are put side by side row by row, with a column `row`.
-
-        The lines are sorted by batch index and steps, or, if the steps of some key do not
-        grow, in the order of logging. Rows that were not really logged are left out; what
-        a line lacks is missing (`NaN`, `<NA>`, `None`). Pytrees become one column for
-        each array, `key/a/b`. Arrays are kept as objects, and 16-bit and smaller floats
-        that NumPy does not have become float32.
-
-        Needs the extra `jax-lox[pandas]`.
-
-        Example:
-            >>> def f(x):
-            ...     for i in range(3):
-            ...         lox.log({"loss": x / (i + 1)}, step=i)
-            ...     lox.log({"test": x}, step=2)
-            >>> print(lox.spool(f)(6.0)[1].to_pandas())
-               step  loss  test
-            0     0   6.0   NaN
-            1     1   3.0   NaN
-            2     2   2.0   6.0
-        """
-        return to_pandas(self.rows())
-
-    def to_polars(self) -> "polars.DataFrame":
-        """All keys in one `DataFrame` of polars: the table of `to_pandas`.
-
-        What is missing is null. Arrays become columns of the type `Array`, complex
-        numbers structs of `real` and `imag`.
-
-        Needs the extra `jax-lox[polars]`.
-
-        Example:
-            >>> logs = lox.logdict({"loss": 0.5}, step={"loss": 3})
-            >>> logs.to_polars().to_dicts()
-            [{'step': 3, 'loss': 0.5}]
-        """
-        return to_polars(self.rows())
-
-    def to_xarray(self) -> "xarray.Dataset":
-        """All keys in one `Dataset`, the steps as coordinates.
-
-        The axes of a key are `time`, `batch` (`batch_0`, ... if there are several) and
-        those of its values, `key_0`, `key_1`, ..., in the order that they have. Keys with
-        the same rows and steps share the axis `time` and its coordinates, such as `step`.
-        If there are several of these groups, each is named after its first key:
-        `time_loss`, `step_loss`. A step that is the same for the whole batch is a
-        coordinate of time alone.
-
-        Where rows may not have been logged, the coordinate `valid_key` says which were;
-        floats and steps are NaN where they were not. Pytrees become one variable for each
-        array, `key/a/b`.
-
-        Needs the extra `jax-lox[xarray]`.
-
-        Example:
-            >>> logs = lox.logdict({"x": 1.0}, step={"x": 5})
-            >>> logs += lox.logdict({"x": 2.0}, step={"x": 6})
-            >>> dataset = logs.to_xarray()
-            >>> dataset["x"].dims, dataset["step"].values.tolist()
-            (('time',), [5, 6])
-        """
-        return to_xarray(self.rows())
-
-    def plot(
-        self,
-        keys: str | Iterable[str] | None = None,
-        x: str | None = None,
-        *,
-        axes: Any = None,
-        band: str | None = "std",
-    ) -> "matplotlib.figure.Figure":
-        """Draw the scalar keys against a step, each in a panel of its own.
-
-        Of a batch, the mean is drawn and a band around it, of the values that are finite.
-        If the examples have rows at different steps, their curves are averaged.
-
-        Args:
-            keys: The key or keys to draw. Default: all real numbers that have rows.
-            x: The step to draw them against, or `"row"` for the number of the row.
-                Default: `step` if the key has it, or the first of its steps by name, or
-                the number of the row.
-            axes: The `Axes` of matplotlib to draw into: one for each curve, or a single
-                one for all. Default: a new figure.
-            band: `"std"`, `"range"`, or None to draw every example.
-
-        Returns:
-            The figure. Needs the extra `jax-lox[plot]`.
-
-        Example:
-            >>> logs = lox.logdict({"x": 1.0}) + lox.logdict({"x": 2.0})
-            >>> figure = logs.plot()
-            >>> figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()
-            ('row', 'x')
-        """
-        return plot(self.rows(), keys, x, axes, band)
-
     def copy(self) -> "logdict":
         """A shallow copy."""
         return logdict.of(self.rows())
@@ -295,7 +172,7 @@ class logdict(dict[str, Any]):
             return NotImplemented
         mine, others = self.rows(), other.rows()
         both = mine.keys() & others.keys()
-        joined = {key: _join(key, mine[key], others[key]) for key in mine if key in both}
+        joined = {key: join(key, mine[key], others[key]) for key in mine if key in both}
         return logdict.of({**mine, **others, **joined})
 
     def __or__(self, other: Mapping[str, Any]) -> "logdict":  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -406,54 +283,12 @@ class logdict(dict[str, Any]):
         return self._unpacked
 
 
-def _serialize(form: tuple) -> bytes:
-    keys, forms = form
-    fields = [{name: getattr(_formed(own), name) for name in _KEPT} for own in forms]
-    return json.dumps([keys, fields]).encode()
-
-
-def _deserialize(text: bytes) -> tuple:
-    keys, fields = json.loads(text)
-    forms = [Rows(None, {}, **_tuples(own)).form() for own in fields]
-    return tuple(keys), tuple(forms)
-
-
-def _formed(form: tuple) -> Rows:
-    return Rows(None, {}, None, {}, None, *form[1:])
-
-
-def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-
-
-_KEPT = (
-    "time",
-    "ndim",
-    "batch",
-    "tags",
-    "altered",
-)  # of a form, when a program is exported
 export.register_pytree_node_serialization(
     logdict,
     serialized_name="lox.logdict",
-    serialize_auxdata=_serialize,
-    deserialize_auxdata=_deserialize,
+    serialize_auxdata=serialize,
+    deserialize_auxdata=deserialize,
 )
-
-
-class _Slice:
-    """`logs.slice[i:j:k]`."""
-
-    def __init__(self, logs: logdict):
-        self._logs = logs
-
-    def __getitem__(self, index: slice) -> logdict:
-        if not isinstance(index, slice):
-            raise TypeError(
-                f"`logs.slice` takes a slice of rows such as `logs.slice[10:20]`, not "
-                f"{index!r}. For a single row use `logs.slice[i : i + 1]`."
-            )
-        return logdict.of({k: _take(own, index) for k, own in self._logs.rows().items()})
 
 
 def _single(value: Any, steps: dict[str, Any]) -> Rows:
@@ -463,60 +298,3 @@ def _single(value: Any, steps: dict[str, Any]) -> Rows:
 
 def _ndims(value: Any) -> list[int]:
     return [np.ndim(leaf) for leaf in jax.tree.leaves(value)]
-
-
-def _take(rows: Rows, index: slice) -> Rows:
-    if rows.time:
-        at = (slice(None),) * rows.lead + (index,)
-        return rows.map(lambda x: x[at])
-    if len(range(1)[index]) == 1:
-        return rows
-    empty = rows.map(lambda x: jnp.expand_dims(x, rows.lead), time=True)
-    return _take(empty, index)
-
-
-def _join(key: str, first: Rows, second: Rows) -> Rows:
-    """First the one, then the other, under every axis that both have in front."""
-    for rows in (first, second):
-        if rows.altered:
-            raise ValueError(
-                f"Cannot add the rows of {key!r}: they have been {rows.altered} already, "
-                "and no longer say what the two together would be. Add the logs with all "
-                "of their rows first, and reduce or thin them afterwards: "
-                '`(a + b).reduce("mean")`, `(a + b).slice[::k]`.'
-            )
-    join = lambda a, b: concatenate(key, [a, b]).replace(bound=1)  # noqa: E731
-    for _ in range(first.lead):
-        join = jax.vmap(join)
-    return join(*(rows.map(jnp.asarray) for rows in (first, second)))
-
-
-def _compact(key: str, rows: Rows) -> Rows | None:
-    if rows.valid is None:
-        return rows
-    if isinstance(rows.valid, Tracer):
-        raise TypeError(
-            f"`logs.compact()` was called under `jit`, but how many rows of {key!r} were "
-            "logged is known only when the program runs. Call it on what `jit` returns, "
-            "or use `logs.valid` as a mask."
-        )
-    valid = np.asarray(rows.valid)
-    if not valid.any():
-        return None
-    if rows.time:
-        # The rows of each example that exist, in order, before those that do not.
-        order = np.argsort(~valid, axis=rows.lead, kind="stable")
-        length = valid.sum(axis=rows.lead).max()
-        at = (slice(None),) * rows.lead + (slice(length),)
-        rows = rows.map(lambda x: _reorder(x, order, rows.lead)[at])
-        valid = np.asarray(rows.valid)
-    return rows.replace(valid=None) if valid.all() else rows
-
-
-def _reorder(x: Any, order: np.ndarray, axis: int) -> Any:
-    shape = order.shape + (1,) * (x.ndim - order.ndim)
-    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        data = _reorder(jax.random.key_data(x), order, axis)
-        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
-    taken = np.take_along_axis(np.asarray(x), order.reshape(shape), axis)
-    return taken if isinstance(x, np.ndarray) else jnp.asarray(taken)

@@ -1,14 +1,12 @@
 """The options that several transformations take."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from jax.extend.core import ClosedJaxpr
-
 from ._handlers import Collect
-from ._interpret import records_in
 from ._log import names_in
+from ._record import Record
 
 
 def selection(given: str | Iterable[str] | None, what: str) -> frozenset[str] | None:
@@ -26,15 +24,15 @@ def check_positive(**numbers: int | None) -> None:
             raise ValueError(f"`{name}` must be at least 1, not {number}.")
 
 
-def warn_of_no_match(transformation: str, handler: Collect, jaxpr: ClosedJaxpr) -> None:
-    if handler.keys is None and handler.tags is None:
-        return
-    records = list(records_in(jaxpr))
+def warn_of_no_match(
+    transformation: str, handler: Collect, records: Sequence[Record]
+) -> None:
     keys = {key for record in records for key in record.keys}
     tags = {tag for record in records for tag in record.tags}
     for what, wanted, there in (
         ("argnames", handler.keys, keys),
         ("tags", handler.tags, tags),
+        ("reduce", {key for key, _ in handler.reduce if key is not None}, keys),
     ):
         if wanted is not None and not wanted <= there:
             warnings.warn(

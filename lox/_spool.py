@@ -92,8 +92,9 @@ def spool(
 def _spool(handler: Collect, prefix: str, fun: Callable, *args: Any, **kwargs: Any):
     traced = Walk(handler).trace(fun, *args, **kwargs)
     check(traced.jaxpr.jaxpr)
-    warn_of_no_match("lox.spool", handler, traced.jaxpr)
-    handler = handler.prepared(list(records_in(traced.jaxpr)))
+    records = list(records_in(traced.jaxpr))
+    warn_of_no_match("lox.spool", handler, records)
+    handler = handler.prepared(records)
     outs, logs = Walk(handler)(traced.jaxpr, *traced.args)
     rows = logdict.of(handler.finished(logs)).prefix(prefix)
     return traced.output(outs), jax.lax.stop_gradient(rows)

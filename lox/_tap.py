@@ -115,8 +115,9 @@ def _tap(
 ) -> Any:
     traced = Walk(collect).trace(fun, *args, **kwargs)
     check(traced.jaxpr.jaxpr)
-    warn_of_no_match("lox.tap", collect, traced.jaxpr)
-    collect = collect.prepared(list(records_in(traced.jaxpr)))
+    records = list(records_in(traced.jaxpr))
+    warn_of_no_match("lox.tap", collect, records)
+    collect = collect.prepared(records)
     walk = Walk(Tap(collect, new_token(), listener, batch))
     outs, _ = walk(traced.jaxpr, *traced.args)
     return traced.output(outs)

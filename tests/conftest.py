@@ -22,3 +22,12 @@ def quick_compilation():
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Give all tests of a program to one worker, which then makes its truth once."""
+    for item in items:
+        program = item.callspec.params.get("p") if hasattr(item, "callspec") else None
+        if program is not None:
+            item.add_marker(pytest.mark.xdist_group(program.name))

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools as ft
 import itertools as it
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
@@ -121,9 +121,16 @@ def every_reduction(names: Sequence[str] = DISTINCT):
         yield
 
 
-def reductions_of(keys: Iterable[str]) -> dict[str, Any]:
-    """The mapping for `spool(reduce=)` that goes with `every_reduction`."""
-    return {f"{key}:{name}": asked(name) for key in keys for name in DISTINCT}
+def reductions_of(fun: Callable, x: Any) -> dict[str, Any]:
+    """The mapping for `spool(reduce=)` of what `fun` logs with `every_reduction`."""
+    _, logs = jax.eval_shape(lox.spool(fun), x)
+    return {key: asked(named(key)[1]) for key in logs if named(key)[1]}
+
+
+def named(key: str) -> tuple[str, str]:
+    """The key that was logged, and the name of a reduction or nothing."""
+    origin, _, name = key.partition(":")
+    return origin, name
 
 
 # Comparing ----------------------------------------------------------------------------

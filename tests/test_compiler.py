@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from programs import PROGRAMS, Program
+from reduced import add_to_mean, empty_mean, mean_of
 from truth import without_logs
 
 import lox
@@ -246,24 +247,12 @@ def mean_by_hand(x):
     """A compensated sum in the carry of a loop that does hardly anything else."""
 
     def step(carry, a):
-        x, total, count, _ = carry
-        return (jnp.sin(x), added(total, x), count + 1, a), None
+        x, accumulator, _ = carry
+        return (jnp.sin(x), add_to_mean(accumulator, x, a), a), None
 
-    zero = jnp.zeros(())
-    start = x, (zero, zero), jnp.int32(0), zero
-    (y, (high, low), count, a), _ = jax.lax.scan(step, start, jnp.arange(100.0))
-    return y, ((high + low) / count.astype(jnp.float32), a)
-
-
-def added(total, x):
-    """Add to a sum whose second part holds what the first has no room for."""
-    high, low = total
-    new = high + x
-    back = new - high
-    low = low + ((high - (new - back)) + (x - back))
-    low = jnp.where(jnp.isfinite(new), low, 0)
-    high = new + low
-    return high, jnp.where(jnp.isfinite(new), low - (high - new), low)
+    start = x, empty_mean(100), jnp.zeros(())
+    (y, accumulator, a), _ = jax.lax.scan(step, start, jnp.arange(100.0))
+    return y, (mean_of(accumulator), a)
 
 
 def mean_by_lox(x):

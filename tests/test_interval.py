@@ -9,20 +9,32 @@ import numpy as np
 import pytest
 from programs import PROGRAMS, Program, logged
 from reductions import assert_reduced, thinned
-from test_while import PROGRAMS as WHILE_PROGRAMS, ROOM, X
-from truth import assert_logs, assert_trees_close, by_key, run, run_each
+from selection import thin
+from test_while import PROGRAMS as WHILE_PROGRAMS, ROOM, X, truth
+from truth import (
+    assert_logs,
+    assert_trees_close,
+    by_key,
+    records,
+    records_of_each,
+    records_of_grad,
+    result,
+    total,
+    total_of,
+)
 
 import lox
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 INTERVALS = [1, 2, 3, 5, 100]
 every = pytest.mark.parametrize("p", PROGRAMS, ids=lambda p: p.name)
+half = pytest.mark.parametrize("p", thin(PROGRAMS, 2, start=1), ids=lambda p: p.name)
 
 
-def two_of(p: Program) -> list[int]:
-    """Each program meets two intervals, each interval many programs."""
+def some_of(p: Program, turn: int = 0) -> list[int]:
+    """Each interval meets many programs."""
     i = PROGRAMS.index(p)
-    return [INTERVALS[i % 5], INTERVALS[(i // 5 + i + 2) % 5]]
+    return thin(INTERVALS, 5, start=i + turn * (i // 5 + 2))
 
 
 # Every construct ----------------------------------------------------------------------
@@ -30,59 +42,69 @@ def two_of(p: Program) -> list[int]:
 
 @every
 def test_each_key_keeps_every_kth_row(p: Program):
-    for k in two_of(p):
-        for wrap in (lambda f: jax.jit(f), lambda f: f)[:: 1 if k == 2 else 2]:
+    for k in some_of(p):
+        for wrap in thin([jax.jit, lambda fun: fun], 2, start=PROGRAMS.index(p) // 2):
             out, logs = wrap(lox.spool(p.fun, interval=k))(p.x)
             check(p, logs, records(p), k)
-        assert_trees_close(out, jax.jit(lox.nolog(p.fun))(p.x))
+            assert_trees_close(out, result(p))
 
 
-@every
+@half
 def test_each_example_keeps_its_own_kth_rows(p: Program):
-    k = two_of(p)[0]
-    _, logs = jax.jit(lox.spool(jax.vmap(p.fun), interval=k))(p.xs)
-    check(p, logs, records_of_each(p), k)
-    _, logs = jax.jit(jax.vmap(lox.spool(p.fun, interval=k)))(p.xs)
-    check(p, logs, records_of_each(p), k, batch_first=True)
+    def spool_of_vmap(k):
+        _, logs = jax.jit(lox.spool(jax.vmap(p.fun), interval=k))(p.xs)
+        check(p, logs, records_of_each(p), k)
+
+    def vmap_of_spool(k):
+        _, logs = jax.jit(jax.vmap(lox.spool(p.fun, interval=k)))(p.xs)
+        check(p, logs, records_of_each(p), k, batch_first=True)
+
+    for k in some_of(p):
+        for run in thin([spool_of_vmap, vmap_of_spool], 2, start=PROGRAMS.index(p) // 2):
+            run(k)
 
 
-@pytest.mark.parametrize("p", [p for p in PROGRAMS if p.grad][::2], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "p", thin([p for p in PROGRAMS if p.grad], 2), ids=lambda p: p.name
+)
 def test_rows_are_thinned_under_grad(p: Program):
-    k = two_of(p)[1]
+    def grad_of_spool(k):
+        def fun(x):
+            out, logs = lox.spool(p.fun, interval=k)(x)
+            return total(out), logs
 
-    def total(out):
-        leaves = [a for a in jax.tree.leaves(out) if a.dtype == jnp.float32]
-        return sum((jnp.sum(jnp.sin(a)) for a in leaves), start=jnp.float32(0))
+        _, logs = jax.jit(jax.grad(fun, has_aux=True))(p.x)
+        check(p, logs, records(p), k)
 
-    def fun(x):
-        out, logs = lox.spool(p.fun, interval=k)(x)
-        return total(out), logs
+    def spool_of_grad(k):
+        _, logs = lox.spool(jax.jit(jax.grad(total_of(p.fun))), interval=k)(p.x)
+        check(p, logs, records_of_grad(p), k)
 
-    _, logs = jax.jit(jax.grad(fun, has_aux=True))(p.x)
-    check(p, logs, records(p), k)
-    _, expected = run(jax.grad(lambda x: total(p.truth(x))), p.x)
-    slope = jax.grad(lambda x: total(p.fun(x)))
-    _, logs = lox.spool(jax.jit(slope), interval=k)(p.x)
-    check(p, logs, expected, k)
+    for k in some_of(p, turn=1):
+        for run in thin([grad_of_spool, spool_of_grad], 2, start=PROGRAMS.index(p) // 2):
+            run(k)
 
 
-@pytest.mark.parametrize("p", PROGRAMS[::2], ids=lambda p: p.name)
+@pytest.mark.parametrize("p", thin(PROGRAMS, 2), ids=lambda p: p.name)
 def test_reductions_see_every_kth_row(p: Program):
-    k = two_of(p)[0]
-    for name in ("count", "last"):
+    def plainly(k, name):
         _, logs = jax.jit(lox.spool(p.fun, interval=k, reduce=name))(p.x)
-        kept = [r for key in by_key(records(p)) for r in only(records(p), key, k)]
-        assert_reduced(logs, kept, name)
-    _, logs = jax.jit(lox.spool(jax.vmap(p.fun), interval=k, reduce="count"))(p.xs)
-    mine = records_of_each(p)
-    assert_reduced(logs, [r for key in by_key(mine) for r in only(mine, key, k)], "count")
+        assert_reduced(logs, every_kth(records(p), k), name)
+
+    def of_each_example(k, name):
+        _, logs = jax.jit(lox.spool(jax.vmap(p.fun), interval=k, reduce=name))(p.xs)
+        assert_reduced(logs, every_kth(records_of_each(p), k), name)
+
+    ways = [(plainly, "count"), (plainly, "last"), (of_each_example, "count")]
+    for k in some_of(p):
+        for run, name in thin(ways, 3, start=PROGRAMS.index(p) // 2):
+            run(k, name)
 
 
 @pytest.mark.parametrize("fun", WHILE_PROGRAMS, ids=lambda fun: fun.__name__)
 def test_every_kth_row_in_loops_of_unknown_length(fun):
     k = INTERVALS[WHILE_PROGRAMS.index(fun) % 5]
-    _, mine = run(fun, X)
-    kept = [r for key in by_key(mine) for r in only(mine, key, k)]
+    kept = every_kth(truth(fun, float(X))[1], k)
     _, logs = jax.jit(lox.spool(fun, interval=k, capacity=ROOM))(X)
     natural = {"before", "last"}.__contains__
     assert_logs(logs.filter(lambda key, _: not natural(key)), but(kept, natural),
@@ -97,17 +119,16 @@ def but(records, natural):
 
 def check(p: Program, logs, mine, k: int, batch_first=False) -> None:
     """The rows are every k-th of those that were logged, and there is no room for more."""
-    kept = [record for key in by_key(mine) for record in only(mine, key, k)]
-    assert_logs(logs, kept, natural=p.is_natural, batch_first=batch_first)
+    assert_logs(logs, every_kth(mine, k), natural=p.is_natural, batch_first=batch_first)
     for key, rows in logs.rows().items():
         most = bound(p, key)
         if rows.time and most is not None:
             assert rows.length <= math.ceil(most / k), f"{key!r}: {rows.length} rows"
 
 
-def only(records, key, k):
-    """Every k-th record of a key, of each example, with that key alone."""
-    return [record.only({key}) for record in thinned(records, key, k)]
+def every_kth(records, k):
+    """Every k-th record of each key, of each example, with that key alone."""
+    return [r.only({key}) for key in by_key(records) for r in thinned(records, key, k)]
 
 
 @ft.cache
@@ -119,16 +140,6 @@ def bounds(p: Program) -> dict[str, int]:
 def bound(p: Program, key: str) -> int | None:
     """How many rows of a key there may be."""
     return bounds(p).get(key)
-
-
-@ft.cache
-def records(p: Program):
-    return run(p.truth, p.x)[1]
-
-
-@ft.cache
-def records_of_each(p: Program):
-    return run_each(p.truth, p.xs)[1]
 
 
 # By hand ------------------------------------------------------------------------------

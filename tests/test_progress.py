@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 from programs import PROGRAMS, Program
-from test_laws import result, result_of_each
-from truth import assert_trees_close
+from selection import thin
+from test_laws import result_of_each
+from truth import assert_trees_close, result
 
 import lox
 from lox import _bar
@@ -138,7 +139,7 @@ def test_under_grad_the_forward_loops_count(bars):
     assert bar.done == 200
 
 
-@pytest.mark.parametrize("p", PROGRAMS[::3], ids=lambda p: p.name)
+@pytest.mark.parametrize("p", thin(PROGRAMS, 6), ids=lambda p: p.name)
 def test_the_result_is_the_same(p: Program, bars):
     out = jax.jit(lox.nolog(lox.progress(p.fun)))(p.x)
     assert_trees_close(out, result(p))

@@ -13,11 +13,23 @@ from reductions import (
     asked,
     assert_reduced,
     every_reduction,
+    named,
     possible,
     reduce_rows,
     reductions_of,
 )
-from truth import assert_close, assert_logs, assert_trees_close, by_key, run, run_each
+from selection import thin
+from truth import (
+    assert_close,
+    assert_logs,
+    assert_trees_close,
+    by_key,
+    records,
+    records_of_each,
+    records_of_grad,
+    total,
+    total_of,
+)
 
 import lox
 
@@ -54,61 +66,75 @@ every = pytest.mark.parametrize(
 @every
 def test_all_reductions_at_once(p: Program):
     """Half of the programs under `jit(spool)`, half under `spool(jit)`."""
-    jit_outside = PROGRAMS.index(p) % 2
-    fun = jax.jit(spooled(p)) if jit_outside else spooled(p, jax.jit)
-    with every_reduction(some_or_all(p)):
+    jit_outside, names = PROGRAMS.index(p) % 2, some_or_all(p)
+    fun = jax.jit(spooled(p, names)) if jit_outside else spooled(p, names, jax.jit)
+    with every_reduction(names):
         _, logs = fun(p.x)
     check(p, logs, records(p))
-    with every_reduction(some_or_all(p)):
+    with every_reduction(names):
         _, again = fun(p.x)
     check(p, again, records(p))
 
 
 @every
 def test_reductions_under_vmap(p: Program):
-    for turn, fun in enumerate((jax.vmap(spooled(p)), spooled(p, jax.vmap))):
-        with every_reduction(three(p, turn)):
+    def vmap_of_spool(names):
+        return jax.vmap(spooled(p, names))
+
+    def spool_of_vmap(names):
+        return spooled(p, names, jax.vmap)
+
+    ways = [(vmap_of_spool, three(p, 0)), (spool_of_vmap, three(p, 1))]
+    for make, names in thin(ways, 2, start=PROGRAMS.index(p)):
+        fun = make(names)
+        with every_reduction(names):
             _, logs = jax.jit(fun)(p.xs)
         check(p, logs, records_of_each(p), rows=False)
 
 
 @pytest.mark.parametrize(
-    "p", [p for p in PROGRAMS if p.grad and manifold(p)], ids=lambda p: p.name
+    "p", thin([p for p in PROGRAMS if p.grad and manifold(p)], 2), ids=lambda p: p.name
 )
 def test_reductions_under_grad(p: Program):
-    with every_reduction(three(p, 2)):
-        _, logs = jax.jit(jax.grad(aux_of(spooled(p)), has_aux=True))(p.x)
-    check(p, logs, records(p))
+    def grad_of_spool(names):
+        fun = jax.grad(aux_of(spooled(p, names)), has_aux=True)
+        with every_reduction(names):
+            _, logs = jax.jit(fun)(p.x)
+        check(p, logs, records(p))
 
-    _, expected = run(jax.grad(total_of(p.truth)), p.x)
-    with every_reduction(three(p, 3)):
-        _, logs = jax.jit(spooled(p, lambda f: jax.grad(total_of(f)), expected))(p.x)
-    assert_reduced(only_reduced(logs), expected, named)
+    def spool_of_grad(names):
+        fun = spooled(p, names, lambda fun: jax.grad(total_of(fun)))
+        with every_reduction(names):
+            _, logs = jax.jit(fun)(p.x)
+        assert_reduced(only_reduced(logs), records_of_grad(p), named)
+
+    ways = [(grad_of_spool, three(p, 2)), (spool_of_grad, three(p, 3))]
+    for run, names in thin(ways, 2, start=PROGRAMS.index(p) // 2):
+        run(names)
 
 
 @pytest.mark.parametrize("p", PROGRAMS, ids=lambda p: p.name)
 def test_one_reduction_for_all_keys(p: Program):
-    """Each program meets two of them, each reduction many programs."""
+    """Each reduction meets many programs."""
     reduce = set.intersection(
         {*NAMES},
         *(set(possible_names(r.data[key])) for r in records(p) for key in r.data),
     )
     names = sorted(reduce)
-    for i in range(2):
-        name = names[(PROGRAMS.index(p) * 2 + i) % len(names)]
+    for name in thin(names, len(names), start=PROGRAMS.index(p)):
         _, logs = lox.spool(p.fun, reduce=asked(name))(p.x)
         assert set(by_key(records(p))) <= set(logs)
         assert_reduced(logs, records(p), name)
         assert_valid_where_there_may_be_no_row(p, logs)
 
 
-@pytest.mark.parametrize("p", PROGRAMS[::7], ids=lambda p: p.name)
+@pytest.mark.parametrize("p", thin(PROGRAMS, 7), ids=lambda p: p.name)
 def test_append_keeps_all_rows(p: Program):
     _, logs = lox.spool(p.fun, reduce="append")(p.x)
     assert_logs(logs, records(p), natural=p.is_natural)
 
 
-@pytest.mark.parametrize("p", PROGRAMS[::7], ids=lambda p: p.name)
+@pytest.mark.parametrize("p", thin(PROGRAMS, 7), ids=lambda p: p.name)
 def test_reducing_leaves_the_result_and_outer_transformations_alone(p: Program):
     plain, _ = jax.jit(lox.spool(p.fun))(p.x)
     out, _ = jax.jit(lox.spool(p.fun, reduce="count"))(p.x)
@@ -130,10 +156,12 @@ def some_or_all(p: Program) -> list[str]:
     return three(p, 4) if p.name in large else DISTINCT
 
 
-def spooled(p: Program, transform=lambda fun: fun, found=None):
+def spooled(p: Program, names: list[str], transform=lambda fun: fun):
     """The program as a new function, which JAX has not traced with another `log` yet."""
-    keys = {*jax.eval_shape(lox.spool(p.fun), p.x)[1], *by_key(found or [])}
-    return lox.spool(transform(lambda x: p.fun(x)), reduce=reductions_of(keys))
+    renewed = lambda: transform(lambda x: p.fun(x))  # noqa: E731
+    with every_reduction(names):
+        reduce = reductions_of(renewed(), p.xs if transform is jax.vmap else p.x)
+    return lox.spool(renewed(), reduce=reduce)
 
 
 def check(p: Program, logs, expected, rows=True) -> None:
@@ -157,30 +185,11 @@ def only_reduced(logs):
     return logs.filter(lambda key, _: named(key)[1])
 
 
-def named(key: str) -> tuple[str, str]:
-    origin, _, name = key.partition(":")
-    return origin, name
-
-
 def possible_names(value) -> list[str]:
     """As `possible`; what the truth holds of a PRNG key is its data."""
     if any(np.asarray(leaf).dtype == np.uint32 for leaf in jax.tree.leaves(value)):
         return ["first", "last", "replace", "count"]
     return possible(value)
-
-
-@ft.cache
-def records(p: Program):
-    return run(p.truth, p.x)[1]
-
-
-@ft.cache
-def records_of_each(p: Program):
-    return run_each(p.truth, p.xs)[1]
-
-
-def total_of(fun):
-    return lambda x: total(fun(x))
 
 
 def aux_of(fun):
@@ -189,11 +198,6 @@ def aux_of(fun):
         return total(out), logs
 
     return with_logs
-
-
-def total(out):
-    leaves = [a for a in jax.tree.leaves(out) if jnp.issubdtype(a.dtype, jnp.floating)]
-    return sum((jnp.sum(jnp.sin(a)) for a in leaves), start=jnp.float32(0))
 
 
 # Values -------------------------------------------------------------------------------
@@ -419,7 +423,7 @@ def test_the_word_of_spool_overrides_that_of_the_log_call():
 
 
 def test_a_mapping_decides_for_its_keys_alone():
-    _, logs = lox.spool(two_keys, reduce={"b": "max", "unknown": "sum"})(XS)
+    _, logs = lox.spool(two_keys, reduce={"b": "max"})(XS)
     assert logs["a"] == 3
     assert logs["b"] == 6
     assert logs["c"].tolist() == [2, 4, 12]

@@ -72,6 +72,16 @@ def test_a_filter_that_matches_nothing_warns():
         lox.spool(f, tags="debug")(1.0)
 
 
+def test_a_reduction_of_a_key_that_is_not_logged_warns():
+    for fun in (f, jax.jit(f)):
+        with pytest.warns(
+            UserWarning, match=r"`reduce` \['v', 'w'\] .*; there are \['x', 'y', 'z'\]"
+        ) as w:
+            _, logs = lox.spool(fun, reduce={"w": "sum", "x": "sum", "v": "sum"})(1.0)
+        assert list(logs) == ["x", "y", "z"]
+        assert len(w) == 1
+
+
 def test_kept_logs_are_heard_outside_but_not_printed(capsys):
     assert list(lox.spool(f, keep_logs=True)(1.0)[1]) == ["x", "y", "z"]
     assert printed(capsys) == ""

@@ -16,85 +16,67 @@ import numpy as np
 import pytest
 from delivered import assert_delivered, heard
 from programs import PROGRAMS, Program, logged
-from test_laws import records, records_of_each, result, result_of_each, slope_of, total_of
+from selection import thin
+from test_laws import result_of_each, slope_of
 from test_while import PROGRAMS as WHILE_PROGRAMS, XS, X
-from truth import assert_trees_close, run, run_each
+from truth import (
+    assert_trees_close,
+    records,
+    records_of_each,
+    records_of_grad,
+    result,
+    run,
+    run_each,
+    total_of,
+)
 
 import lox
 from lox import _compat, _courier
 from lox._tap import Listener
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-every = pytest.mark.parametrize("p", PROGRAMS, ids=lambda p: p.name)
-differentiable = pytest.mark.parametrize(
-    "p", [p for p in PROGRAMS if p.grad], ids=lambda p: p.name
-)
 
 
-@every
+def grad(fun):
+    return jax.grad(total_of(fun))
+
+
+# Ways to tap a program: how, with which argument, what it should return and deliver, and
+# whether only the order of the rows of a key counts.
+PLAIN = lambda p: p.x, result, records
+EACH = lambda p: p.xs, result_of_each, records_of_each
+WAYS = [
+    (lambda f, tap: tap(f), *PLAIN, False),
+    (lambda f, tap: jax.jit(tap(f)), *PLAIN, False),
+    (lambda f, tap: tap(jax.jit(f)), *PLAIN, False),
+    (lambda f, tap: jax.jit(jax.vmap(tap(f))), *EACH, False),
+    (lambda f, tap: jax.jit(tap(jax.vmap(f))), *EACH, False),
+    (lambda f, tap: jax.jit(grad(tap(f))), PLAIN[0], slope_of, records, False),
+    (lambda f, tap: jax.jit(tap(grad(f))), PLAIN[0], slope_of, records_of_grad, False),
+    (lambda f, tap: jax.jit(tap(f, batch=3)), *PLAIN, True),
+    (lambda f, tap: jax.jit(tap(f, batch=1000)), *PLAIN, True),
+    (lambda f, tap: jax.jit(jax.vmap(tap(f, batch=3))), *EACH, True),
+    (lambda f, tap: jax.jit(tap(jax.vmap(f), batch=3)), *EACH, True),
+]
+
+
+@pytest.mark.parametrize("p", PROGRAMS, ids=lambda p: p.name)
 def test_tap_delivers_what_the_eager_run_logs_in_its_order(p: Program, capsys):
-    for transform in (
-        lambda listen: lox.tap(p.fun, listen),
-        lambda listen: jax.jit(lox.tap(p.fun, listen)),
-        lambda listen: lox.tap(jax.jit(p.fun), listen),
-    ):
-        out, found = heard(transform, p.x)
-        assert_trees_close(out, result(p))
-        assert_delivered(found, records(p))
+    ways = [way for way in WAYS if p.grad or way[2] is not slope_of]
+    for way in thin(ways, 4, PROGRAMS.index(p)):
+        assert_heard(p, way)
     assert capsys.readouterr().out == ""
 
 
-@every
-def test_vmap_of_tap_delivers_what_each_example_logs(p: Program):
-    out, found = heard(lambda listen: jax.jit(jax.vmap(lox.tap(p.fun, listen))), p.xs)
-    assert_trees_close(out, result_of_each(p))
-    assert_delivered(found, records_of_each(p))
+def assert_heard(p: Program, way) -> None:
+    transform, argument, output, expected, by_key = way
 
+    def tapping(listen):
+        return transform(p.fun, lambda f, **options: lox.tap(f, listen, **options))
 
-@every
-def test_tap_of_vmap_delivers_what_each_example_logs(p: Program):
-    out, found = heard(lambda listen: jax.jit(lox.tap(jax.vmap(p.fun), listen)), p.xs)
-    assert_trees_close(out, result_of_each(p))
-    assert_delivered(found, records_of_each(p))
-
-
-@differentiable
-def test_grad_of_tap_delivers_the_primal_records(p: Program):
-    slope, found = heard(
-        lambda listen: jax.jit(jax.grad(total_of(lox.tap(p.fun, listen)))), p.x
-    )
-    assert_trees_close(slope, slope_of(p))
-    assert_delivered(found, records(p))
-
-
-@differentiable
-def test_tap_of_grad_delivers_what_the_eager_gradient_logs(p: Program):
-    _, expected = run(jax.grad(total_of(p.truth)), p.x)
-    slope, found = heard(
-        lambda listen: jax.jit(lox.tap(jax.grad(total_of(p.fun)), listen)), p.x
-    )
-    assert_trees_close(slope, slope_of(p))
-    assert_delivered(found, expected)
-
-
-@every
-def test_batches_hold_the_rows_of_each_key_in_order(p: Program):
-    for batch in (3, 1000):
-        tapping = ft.partial(lox.tap, p.fun, batch=batch)
-        out, found = heard(lambda listen, tapping=tapping: jax.jit(tapping(listen)), p.x)
-        assert_trees_close(out, result(p))
-        assert_delivered(found, records(p), by_key=True)
-
-
-@every
-def test_batches_of_each_example_are_complete(p: Program):
-    for transform in (
-        lambda listen: jax.jit(jax.vmap(lox.tap(p.fun, listen, batch=3))),
-        lambda listen: jax.jit(lox.tap(jax.vmap(p.fun), listen, batch=3)),
-    ):
-        out, found = heard(transform, p.xs)
-        assert_trees_close(out, result_of_each(p))
-        assert_delivered(found, records_of_each(p), by_key=True)
+    out, found = heard(tapping, argument(p))
+    assert_trees_close(out, output(p))
+    assert_delivered(found, expected(p), by_key=by_key)
 
 
 # Loops of unknown length --------------------------------------------------------------
@@ -104,30 +86,24 @@ every_while = pytest.mark.parametrize("fun", WHILE_PROGRAMS, ids=lambda fun: fun
 
 @every_while
 def test_tap_delivers_what_loops_of_unknown_length_log(fun):
-    expected, mine = run(fun, X)
-    for transform in (
-        lambda listen: jax.jit(lox.tap(fun, listen)),
-        lambda listen: lox.tap(jax.jit(fun), listen),
-    ):
-        out, found = heard(transform, X)
+    one, each = (X, *run(fun, X)), (XS, *run_each(fun, XS))
+    ways = [
+        (lambda tap: jax.jit(tap(fun)), one, None),
+        (lambda tap: tap(jax.jit(fun)), one, None),
+        (lambda tap: jax.jit(tap(fun)), one, 3),
+        (lambda tap: jax.jit(jax.vmap(tap(fun))), each, None),
+        (lambda tap: jax.jit(tap(jax.vmap(fun))), each, None),
+        (lambda tap: jax.jit(jax.vmap(tap(fun))), each, 3),
+        (lambda tap: jax.jit(tap(jax.vmap(fun))), each, 3),
+    ]
+    for transform, (x, expected, mine), batch in thin(ways, 2, WHILE_PROGRAMS.index(fun)):
+
+        def tapping(listen, transform=transform, batch=batch):
+            return transform(lambda f: lox.tap(f, listen, batch=batch))
+
+        out, found = heard(tapping, x)
         assert_trees_close(out, expected)
-        assert_delivered(found, mine)
-    out, found = heard(lambda listen: jax.jit(lox.tap(fun, listen, batch=3)), X)
-    assert_trees_close(out, expected)
-    assert_delivered(found, mine, by_key=True)
-
-
-@every_while
-def test_each_example_is_delivered_as_long_as_its_loop_runs(fun):
-    expected, mine = run_each(fun, XS)
-    for batch in (None, 3):
-        for transform in (
-            lambda listen, batch=batch: jax.vmap(lox.tap(fun, listen, batch=batch)),
-            lambda listen, batch=batch: lox.tap(jax.vmap(fun), listen, batch=batch),
-        ):
-            out, found = heard(lambda listen, to=transform: jax.jit(to(listen)), XS)
-            assert_trees_close(out, expected)
-            assert_delivered(found, mine, by_key=batch is not None)
+        assert_delivered(found, mine, by_key=batch is not None)
 
 
 # What the callback gets ---------------------------------------------------------------
@@ -571,14 +547,11 @@ def portably(monkeypatch):
     monkeypatch.setattr(_compat, "is_partitioned", lambda context: True)
 
 
-@pytest.mark.parametrize("p", PROGRAMS[::4], ids=lambda p: p.name)
+@pytest.mark.parametrize("p", thin(PROGRAMS, 6), ids=lambda p: p.name)
 def test_the_portable_way_delivers_the_same(p: Program, portably):
-    out, found = heard(lambda listen: jax.jit(lox.tap(p.fun, listen)), p.x)
-    assert_trees_close(out, result(p))
-    assert_delivered(found, records(p))
-    out, found = heard(lambda listen: jax.jit(jax.vmap(lox.tap(p.fun, listen))), p.xs)
-    assert_trees_close(out, result_of_each(p))
-    assert_delivered(found, records_of_each(p))
+    ways = [way for way in WAYS if p.grad or way[2] is not slope_of]
+    for way in thin(ways, 4, PROGRAMS.index(p) // 6):
+        assert_heard(p, way)
 
 
 def test_a_callback_that_raises_the_portable_way(portably):

@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import pytest
 from random_programs import Node, Scope, random_program
 from reductions import assert_reduced
+from selection import FULL
 from truth import assert_logs, assert_trees_close, run, run_each, without_logs
 
 import lox
 
-COUNT = int(os.environ.get("LOX_FUZZ", "300"))
+COUNT = int(os.environ.get("LOX_FUZZ", "300" if FULL else "60"))
 START = int(os.environ.get("LOX_FUZZ_START", "0"))
 EXAMPLES = [
     jnp.array([0.7, 0.1, -0.4]),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from programs import logged
 from reductions import NAMES, asked, assert_reduced
+from selection import thin
 from truth import (
     Record,
     assert_logs,
@@ -295,12 +296,14 @@ def test_with_room_enough_all_rows_are_there(fun):
 @every
 def test_each_example_has_its_own_rows(fun):
     expected, records = truth_of_each(fun)
-    out, logs = jax.jit(lox.spool(jax.vmap(fun), capacity=ROOM))(XS)
-    assert_trees_close(out, expected)
-    assert_rows(logs, records)
-    out, logs = jax.jit(jax.vmap(lox.spool(fun, capacity=ROOM)))(XS)
-    assert_trees_close(out, expected)
-    assert_rows(logs, records, batch_first=True)
+    ways = [
+        (lox.spool(jax.vmap(fun), capacity=ROOM), False),
+        (jax.vmap(lox.spool(fun, capacity=ROOM)), True),
+    ]
+    for spooled, batch_first in thin(ways, 2, start=PROGRAMS.index(fun)):
+        out, logs = jax.jit(spooled)(XS)
+        assert_trees_close(out, expected)
+        assert_rows(logs, records, batch_first=batch_first)
 
 
 @every
@@ -458,9 +461,8 @@ def test_a_reduced_key_needs_no_room_beside_one_that_has_it():
 @every
 def test_every_reduction_in_loops_of_unknown_length(fun):
     names = ["first", "last", "count"] if fun is prng_keys else NAMES
-    start = PROGRAMS.index(fun)
-    for i in range(4):  # each reduction meets many of the programs
-        name = names[(start * 4 + i) % len(names)]
+    # Each reduction meets many of the programs.
+    for name in thin(names, 3, start=PROGRAMS.index(fun)):
         spooled = jax.jit(lox.spool(fun, reduce=asked(name)))
         for x in (X, NONE):
             out, logs = spooled(x)
@@ -474,10 +476,11 @@ def test_reductions_of_each_example(fun):
     expected, records = truth_of_each(fun)
     names = ["last", "count"] if fun is prng_keys else ["sum", "mean", "std", "last"]
     name = names[PROGRAMS.index(fun) % len(names)]
-    for spooled in (
+    ways = [
         lox.spool(jax.vmap(fun), reduce=asked(name)),
         jax.vmap(lox.spool(fun, reduce=asked(name))),
-    ):
+    ]
+    for spooled in thin(ways, 2, start=PROGRAMS.index(fun) // 2):
         out, logs = jax.jit(spooled)(XS)
         assert_trees_close(out, expected)
         assert_reduced(logs, records, name, tol=1e-3)

@@ -11,6 +11,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+from programs import Program
 
 import lox
 
@@ -145,6 +146,45 @@ def run(fun: Callable, *args: Any) -> tuple[Any, list[Record]]:
 def run_each(fun: Callable, xs: jax.Array) -> tuple[Any, list[Record]]:
     """One eager run per example."""
     return run(lambda xs: jax.vmap(fun)(xs), xs)
+
+
+@ft.cache
+def records(p: Program) -> list[Record]:
+    """What a program of the catalogue logs."""
+    return run(p.truth, p.x)[1]
+
+
+@ft.cache
+def records_of_each(p: Program) -> list[Record]:
+    """What it logs for each of its examples."""
+    return run_each(p.truth, p.xs)[1]
+
+
+@ft.cache
+def records_of_grad(p: Program) -> list[Record]:
+    """What the gradient of its `total` logs."""
+    return run(jax.grad(total_of(p.truth)), p.x)[1]
+
+
+@ft.cache
+def result(p: Program) -> Any:
+    """What it returns."""
+    return jax.jit(bare(p))(p.x)
+
+
+def bare(p: Program, transform: Callable = lambda fun: fun) -> Callable:
+    """The program without logs; one that computes with its own logs needs them."""
+    return transform(p.equivalent) if p.equivalent else without_logs(transform(p.fun))
+
+
+def total_of(fun: Callable) -> Callable:
+    return lambda x: total(fun(x))
+
+
+def total(out: Any) -> Any:
+    """A number that depends on all floats in `out`."""
+    leaves = [a for a in jax.tree.leaves(out) if jnp.issubdtype(a.dtype, jnp.floating)]
+    return sum((jnp.sum(jnp.sin(a)) for a in leaves), start=jnp.float32(0))
 
 
 def without_logs(fun: Callable) -> Callable:
