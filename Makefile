@@ -60,6 +60,10 @@ coverage: $(READY) ## Run the tests and show the lines and branches that they mi
 fuzz: $(READY) ## Compare FUZZ=3000 random programs with their eager runs
 	@LOX_FUZZ=$(FUZZ) $(BIN)/$(PYTEST) tests/test_truth.py $(ARGS)
 
+.PHONY: soak
+soak: $(READY) ## Deliver a million records, and run a loop ten thousand times, in order
+	@LOX_RUNS=10000 $(BIN)/$(PYTEST) -n0 tests/soak.py tests/test_tap.py -k "soak or swap" $(ARGS)
+
 .PHONY: bench
 bench: $(READY) ## Measure what lox costs; ARGS=--write updates benchmarks/README.md
 	@$(CALM) $(BIN)/python benchmarks/run.py $(ARGS)

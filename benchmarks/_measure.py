@@ -37,7 +37,7 @@ def compare(name: str, ours: Callable, theirs: Callable, *, goal: str) -> Figure
     """
     _time(ours, 1)
     _time(theirs, 1)
-    once = _time(theirs, 3)
+    once = max(_time(ours, 3), _time(theirs, 3))
     calls = max(1, round(ROUND / once))
     rounds = min(max(7, round(BUDGET / (2 * calls * once))), 1000)
     ours_times, theirs_times = [], []

@@ -13,11 +13,12 @@ import jax
 import jaxlib
 import reduced
 import silent
+import streamed
 import tracing
 from _measure import table
 
 README = pathlib.Path(__file__).with_name("README.md")
-MODULES = [silent, collected, reduced, calls, tracing]
+MODULES = [silent, collected, reduced, streamed, calls, tracing]
 START, END = "<!-- figures -->", "<!-- end of figures -->"
 
 

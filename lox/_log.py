@@ -29,8 +29,8 @@ def log(
     """Log values, anywhere in a JAX program.
 
     What becomes of them is decided from outside: `lox.spool` returns them along with
-    the result, `lox.nolog` and `lox.silent` leave no trace of them. Without any of these
-    they are printed.
+    the result, `lox.tap` calls a function with them while the program runs, `lox.nolog`
+    and `lox.silent` leave no trace of them. Without any of these they are printed.
 
     Args:
         data: The values by key: numbers, arrays or pytrees of them.

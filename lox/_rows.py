@@ -274,7 +274,7 @@ def _aligned(rows: Rows, target: Rows) -> Rows:
 
 def key_data(x: Any) -> Any:
     """The same, a typed PRNG key as its data."""
-    is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+    is_key = isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
     return jax.random.key_data(x) if is_key else x
 
 
