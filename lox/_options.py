@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ._handlers import Collect
+from ._collect import Collect
 from ._log import names_in
 from ._record import Record
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from . import _compat
-from ._handlers import Collect
+from ._collect import Collect
 from ._interpret import Walk, check, records_in
 from ._jitted import jitted_like
 from ._log import check_function

@@ -10,9 +10,10 @@ import numpy as np
 
 from . import _compat
 from ._chain import new_token
+from ._collect import Collect
 from ._courier import courier, deliver_all
 from ._emit import Parcel
-from ._handlers import Collect, Tap
+from ._handlers import Tap
 from ._interpret import Walk, check, records_in
 from ._jitted import jitted_like
 from ._log import check_function

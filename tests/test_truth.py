@@ -9,6 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import pytest
+from delivered import assert_delivered, heard
 from random_programs import Node, Scope, random_program
 from reductions import assert_reduced
 from selection import FULL
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 def test_a_random_program_logs_what_its_eager_run_logs(seed):
     program = random_program(seed)
     try:
-        check(program, EXAMPLES[seed % 2])
+        check(program, EXAMPLES[seed % 2], seed)
     except Exception as error:
         if not compiles(of(program), EXAMPLES[seed % 2]):
             pytest.skip("JAX cannot compile this program, also without logs.")
@@ -43,13 +44,13 @@ def test_a_random_program_logs_what_its_eager_run_logs(seed):
 def test_a_random_program_with_while_loops_logs_what_its_eager_run_logs(seed):
     program = random_program(seed, nodes=range(4, 10), unknown=True)
     try:
-        check_while(program, EXAMPLES[seed % 2])
+        check_while(program, EXAMPLES[seed % 2], seed)
     except Exception as error:
         error.add_note(f"\nThe program of seed {seed}:\n{program}")
         raise
 
 
-def check_while(program: Node, xs: jax.Array) -> None:
+def check_while(program: Node, xs: jax.Array, seed: int) -> None:
     counts, margins, room = program.counts(), [], 32
 
     def natural(key):
@@ -73,9 +74,10 @@ def check_while(program: Node, xs: jax.Array) -> None:
     agree(lambda spool: jax.jit(spool(fun)), xs[0], truth)
     agree(lambda spool: jax.jit(spool(jax.vmap(fun))), xs, truth_of_each)
     agree(lambda spool: jax.jit(jax.vmap(spool(fun))), xs, truth_of_each, batch_first=True)
+    check_tap(fun, xs, truth, truth_of_each, seed)
 
 
-def check(program: Node, xs: jax.Array) -> None:
+def check(program: Node, xs: jax.Array, seed: int) -> None:
     counts, x, margins = program.counts(), xs[0], []
 
     def natural(key):
@@ -110,6 +112,30 @@ def check(program: Node, xs: jax.Array) -> None:
     slope, (out, logs) = jax.jit(jax.grad(spooled_total(fun), has_aux=True))(x)
     agree((out, logs), truth)
     assert_trees_close(slope, truth_of_grad[0], tol=1e-3)
+    check_tap(fun, xs, truth, truth_of_each, seed)
+
+    _, found = heard(lambda hear: jax.jit(lox.tap(jax.grad(total(fun)), hear)), x)
+    assert_delivered(found, truth_of_grad[1], tol=1e-3)
+    _, found = heard(lambda hear: jax.jit(jax.grad(total(lox.tap(fun, hear)))), x)
+    assert_delivered(found, truth[1], tol=1e-3)
+
+
+def check_tap(fun: Callable, xs: jax.Array, truth, truth_of_each, seed: int) -> None:
+    """Some ways to deliver: each program meets two of them, each way many programs."""
+    ways = [
+        (lambda tap: jax.jit(tap(fun)), truth, xs[0]),
+        (lambda tap: jax.jit(jax.vmap(tap(fun))), truth_of_each, xs),
+        (lambda tap: jax.jit(tap(jax.vmap(fun))), truth_of_each, xs),
+    ]
+    transform, (expected, records), x = ways[seed % 3]
+    for batch in (None, 3):
+
+        def tapping(hear, batch=batch):
+            return transform(lambda fun: lox.tap(fun, hear, batch=batch))
+
+        out, found = heard(tapping, x)
+        assert_trees_close(out, expected, tol=1e-3)
+        assert_delivered(found, records, by_key=batch is not None, tol=1e-3)
 
 
 def of(program: Node, margins: list | None = None) -> Callable:

@@ -539,6 +539,90 @@ def test_a_loop_beside_the_differentiated_part_is_heard():
                 assert_rows(found, expected)
 
 
+def beside_the_derivative(x):
+    """A loop that has no derivative, but logs what has one."""
+
+    def body(c):
+        lox.log({"c": c}, x=x)
+        return c + 1
+
+    return x * jax.lax.while_loop(lambda c: c < 3, body, 0.0)
+
+
+def in_a_scan(x):
+    return jax.lax.scan(lambda c, x: (c + beside_the_derivative(x), None), x, x + X[None])[
+        0
+    ]
+
+
+def with_a_derivative(x):
+    def body(state):
+        i, y = state
+        lox.log({"c": i}, x=x)
+        return i + 1, y * x
+
+    return jax.lax.while_loop(lambda state: state[0] < 3, body, (0, x))[1]
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        jax.grad(beside_the_derivative),
+        jax.grad(jax.jit(beside_the_derivative)),
+        jax.grad(jax.checkpoint(beside_the_derivative)),
+        jax.grad(jax.checkpoint(in_a_scan)),
+        jax.grad(in_a_scan),
+        jax.hessian(in_a_scan),
+        lambda x: jax.linearize(with_a_derivative, x)[1](x),
+        lambda x: jax.linearize(jax.jit(with_a_derivative), x)[1](x),
+        lambda x: jax.jvp(with_a_derivative, (x,), (x,)),
+    ],
+)
+def test_a_loop_that_is_run_again_for_its_derivative_is_heard_once(fun, capsys):
+    with lox.silent():
+        expected = fun(X)
+    for transform in (lambda f: f, jax.jit):
+        out, logs = transform(lox.spool(fun, reduce="count"))(X)
+        assert logs.data == {"c": 3}
+        assert_trees_close(out, expected)
+        found = []
+        assert_trees_close(transform(lox.tap(fun, found.append))(X), expected)
+        lox.barrier()
+        assert [logs["c"] for logs in found] == [0, 1, 2]
+        transform(fun)(X)
+        jax.effects_barrier()
+        assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_a_tap_inside_of_the_derivative_is_heard_once():
+    found = []
+    for fun in (beside_the_derivative, in_a_scan, jax.checkpoint(in_a_scan)):
+        for transform in (lambda f: f, jax.jit):
+            found.clear()
+            transform(jax.grad(lox.tap(fun, found.append)))(X)
+            lox.barrier()
+            assert [logs["c"] for logs in found] == [0, 1, 2]
+
+
+def test_a_tangent_in_a_loop_has_no_value_under_linearize():
+    @jax.custom_jvp
+    def square(x):
+        return x * x
+
+    @square.defjvp
+    def rule(primals, tangents):
+        lox.log({"tangent": tangents[0]})
+        return primals[0] ** 2, 2 * primals[0] * tangents[0]
+
+    def fun(x):
+        return count_up(x, lambda i, c: square(logged("c", c)))
+
+    _, logs = lox.spool(lambda x: jax.jvp(fun, (x,), (x,)), reduce="count")(X)
+    assert logs.data == {"c": 4, "tangent": 4}
+    with raises(ValueError, "'tangent'", "while_loop", "`jax.linearize`", "`jax.jvp`"):
+        lox.spool(lambda x: jax.linearize(fun, x)[1](x), reduce="count")(X)
+
+
 def test_what_does_not_change_in_the_loop_is_logged_each_time_also_under_linearize():
     def fun(x):
         y = jnp.sin(x)

@@ -1,0 +1,175 @@
+"""Collect records: the handler of `spool`, and of whatever delivers rows."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from . import _context
+from ._gather import shortened
+from ._log import log_effect, relog
+from ._logdict import logdict
+from ._merge import Entry, without_ghosts
+from ._record import Record
+from ._reduce import Reduction, reduction_named
+from ._reduced import Reduced, finished, reduced
+from ._rows import Rows, Where, static, widened
+
+COUNT = "\0"
+"""What the keys begin with under which the rows of other keys are counted."""
+
+_counting: Any = reduction_named("count")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Collect:
+    """Collect the selected keys; what is not selected goes on outward.
+
+    Attributes:
+        keys: The keys to collect. None: all.
+        tags: The tags to collect. None: all.
+        keep: Whether what is collected goes on outward, too.
+        outward: Whether anything goes on outward.
+        reduce: The reduction of each key, or of all keys (None). Without one, a record's
+            own.
+        interval: Every how many rows of a key one is kept.
+        capacity: How many rows of a loop of unknown length are kept.
+        gathers: Whether a loop has anything to carry.
+        offsets: How many rows of each key there have been, if that decides what is kept.
+    """
+
+    keys: frozenset[str] | None = static(default=None)
+    tags: frozenset[str] | None = static(default=None)
+    keep: bool = static(default=False)
+    outward: bool = static(default=True)
+    reduce: tuple[tuple[str | None, Any], ...] = static(default=())
+    interval: int | None = static(default=None)
+    capacity: int | None = static(default=None)
+    gathers: bool = static(default=False)
+    offsets: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+
+    effects = frozenset({log_effect})
+    captures = True
+
+    def concerns(self, program: Any) -> bool:
+        return not self.effects.isdisjoint(program.effects)
+
+    def __call__(self, record: Record, where: Where) -> dict[str, Entry]:
+        tagged = self.tags is None or not self.tags.isdisjoint(record.tags)
+        mine = [key for key in record.keys if tagged and self._wants(key)]
+        kept = mine if self.keep and _context.state() == "captured" else []
+        rest = [key for key in record.keys if key not in mine or key in kept]
+        if rest and self.outward:
+            relog(record.only(tuple(rest)))
+        entries: dict[str, Entry] = {}
+        for key, rows in record.only(tuple(mine)).rows(where).items():
+            if self.interval is not None:
+                entries[COUNT + key], rows = self._thinned(key, rows)
+            reduction = self._reduction(key, record)
+            entries[key] = rows if reduction is None else reduced(key, rows, reduction)
+        return entries
+
+    def _reduction(self, key: str, record: Record) -> Reduction | None:
+        asked = dict(self.reduce)
+        return reduction_named(asked.get(key, asked.get(None, record.reduce)))
+
+    def _thinned(self, key: str, rows: Rows) -> tuple[Reduced, Rows]:
+        """Count a row, and keep it if it is one of every `interval` rows."""
+        offset = self.offsets.get(key, jnp.zeros(rows.batch, jnp.int32))
+        rows = widened(rows, offset.shape)
+        count = reduced(key, rows, _counting)
+        keep = offset % self.interval == 0
+        valid = keep if rows.valid is None else rows.valid & keep
+        return count, rows.replace(valid=valid, altered="thinned")
+
+    def deliver(self, parts: list[dict[str, Entry]], iterations: Any) -> list:
+        return parts
+
+    def chunk(self, body: list, rows: Callable[[], int], length: int | None) -> int | None:
+        return None
+
+    def after(self, entries: Mapping[str, Entry]) -> "Collect":
+        """The handler for what comes after these entries."""
+        if self.interval is None:
+            return self
+        offsets = dict(self.offsets)
+        for key in offsets:
+            if COUNT + key in entries:
+                count, *_ = entries[COUNT + key].value
+                offsets[key] = offsets[key] + jnp.broadcast_to(count, offsets[key].shape)
+        return dataclasses.replace(self, offsets=offsets)
+
+    def batched(self, size: int) -> "Collect":
+        """The handler for the inside of a `vmap` of this size."""
+        offsets = jax.tree.map(
+            lambda x: jnp.broadcast_to(x, (size, *x.shape)), self.offsets
+        )
+        return dataclasses.replace(self, offsets=offsets)
+
+    def unbatched(self, batched: "Collect") -> "Collect | None":
+        """The handler for all examples, given which of its arrays are one for each."""
+        return None if any(jax.tree.leaves(batched)) else self
+
+    def rooms(self, logs: logdict, length: int | None) -> dict[str, int]:
+        """For keys whose rows a loop keeps in a buffer, how many it keeps."""
+        rows = {key: own for key, own in logs.rows().items() if isinstance(own, Rows)}
+        if length is None:
+            return {key: self._capacity(key, own) for key, own in rows.items()}
+        if self.interval is None or length == 0:
+            return {}
+        return {key: -(-own.bound * length // self.interval) for key, own in rows.items()}
+
+    def _capacity(self, key: str, rows: Rows) -> int:
+        if self.capacity is None:
+            raise ValueError(
+                f"Cannot keep the rows of {key!r}, logged at {rows.where}, in a "
+                "`while_loop` (or a `fori_loop` whose bounds are not static): how many "
+                "there will be is not known at trace time. Reduce them while the program "
+                "runs with `reduce=`, keep the last n with `capacity=n`, or stream them "
+                "with `lox.tap`."
+            )
+        return self.capacity
+
+    def prepared(self, records: Sequence[Record]) -> "Collect":
+        """The handler for a program that holds these records."""
+        gathers = self.reduce or self.interval or any(record.reduce for record in records)
+        batches: dict[str, tuple[int, ...]] = {}
+        for record in records if self.interval else ():
+            for key in record.keys:
+                batches[key] = max(batches.get(key, ()), record.batch, key=len)
+        offsets = {key: jnp.zeros(batch, jnp.int32) for key, batch in batches.items()}
+        return dataclasses.replace(self, gathers=bool(gathers), offsets=offsets)
+
+    def finished(self, logs: logdict) -> dict[str, Rows]:
+        """The rows that are left in the end."""
+        entries = logs.rows()
+        return {
+            key: self._finished(key, own)
+            for key, own in entries.items()
+            if not key.startswith(COUNT)
+        }
+
+    def _finished(self, key: str, rows: Entry) -> Rows:
+        if isinstance(rows, Reduced):
+            return finished(rows)
+        if self.interval is not None:
+            rows = shortened(key, rows, -(-rows.bound // self.interval))
+            if rows.sure and not rows.path:
+                rows = rows.replace(valid=None)
+        rows = without_ghosts(rows)
+        return rows.replace(path=(), sure=True, bound=1, where=Where())
+
+    def _wants(self, key: str) -> bool:
+        return self.keys is None or key in self.keys
+
+    def only(self, keys: frozenset[str]) -> "Collect":
+        return dataclasses.replace(self, keys=keys)
+
+    def quiet(self) -> "Collect":
+        return dataclasses.replace(self, outward=False)
+
+    def collecting(self, capacity: int | None = None) -> "Collect":
+        return self
