@@ -64,10 +64,12 @@ def _impl(token, *leaves, form, callback, **params):
 
 def _lowering(host_call: Callable) -> Callable:
     def lowered(token, *leaves, form, callback, **params):
-        packed, unpack = _packed(leaves)
+        packed, unpack = _packed(list(map(_whole, leaves)))
+        dtypes = [leaf.dtype for leaf in leaves]
 
         def unpacked(arrays):
-            return jax.tree.unflatten(form, unpack(arrays))
+            given = zip(unpack(arrays), dtypes, strict=True)
+            return jax.tree.unflatten(form, [x.astype(d, copy=False) for x, d in given])
 
         def deliver(*arrays):
             callback(Parcel(arrays, unpacked))
@@ -89,33 +91,53 @@ def _is_wanted(record: Record) -> Any:
 
 
 def _packed(leaves: Sequence[Any]) -> tuple[list, Callable[[Sequence], Sequence]]:
-    """All leaves of a dtype in one array: each array that is handed over costs.
+    """All numbers of a width in one array: each array that is handed over costs.
 
     Returns:
         The arrays, and what takes them apart again.
     """
     groups: dict[Any, list[int]] = {}
     for i, leaf in enumerate(leaves):
-        groups.setdefault(leaf.dtype, []).append(i)
-    order = [i for group in groups.values() for i in group]
-    if len(order) == len(groups):
-        return [leaves[i] for i in order], lambda arrays: arrays
+        groups.setdefault(_bits(leaf.dtype), []).append(i)
+    if len(groups) == len(leaves):
+        return list(leaves), lambda arrays: arrays
 
     places: list[Any] = [None] * len(leaves)
     for number, group in enumerate(groups.values()):
         ends = np.cumsum([leaves[i].size for i in group])
         for i, end in zip(group, ends, strict=True):
-            places[i] = number, slice(end - leaves[i].size, end), leaves[i].shape
+            at = slice(end - leaves[i].size, end)
+            places[i] = number, at, leaves[i].dtype, leaves[i].shape
+
+    def pack(bits: Any, group: list[int]) -> Any:
+        if len(group) == 1:
+            return leaves[group[0]]
+        flat = [jax.lax.bitcast_convert_type(leaves[i].reshape(-1), bits) for i in group]
+        return jax.lax.concatenate(flat, 0)
 
     def unpack(arrays: Sequence[np.ndarray]) -> list:
         flat = [array.reshape(-1) for array in arrays]
-        return [flat[number][at].reshape(shape) for number, at, shape in places]
+        return [flat[n][at].view(dtype).reshape(shape) for n, at, dtype, shape in places]
 
-    packed = [
-        jax.lax.concatenate([leaves[i].reshape(-1) for i in group], 0)
-        for group in groups.values()
-    ]
-    return packed, unpack
+    return [pack(bits, group) for bits, group in groups.items()], unpack
+
+
+def _whole(x: Any) -> Any:
+    """Numbers of less than a byte as ones that take a byte each, as NumPy has them."""
+    if jnp.issubdtype(x.dtype, np.integer) and jnp.iinfo(x.dtype).bits < 8:
+        signed = jnp.issubdtype(x.dtype, np.signedinteger)
+        return x.astype(np.int8 if signed else np.uint8)
+    if jnp.issubdtype(x.dtype, np.floating) and jnp.finfo(x.dtype).bits < 8:
+        return x.astype(np.float32)
+    return x
+
+
+def _bits(dtype: Any) -> Any:
+    """The dtype that holds the bits of numbers of another one."""
+    is_number = jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.floating)
+    # JAX has 64 bits only where they are enabled.
+    short = is_number and dtype.itemsize <= 4
+    return np.dtype(f"uint{8 * dtype.itemsize}") if short else dtype
 
 
 _portably, _quickly = map(_lowering, (_compat.portable_host_call, _compat.cpu_host_call))

@@ -150,6 +150,36 @@ def test_dtypes_shapes_and_steps_arrive():
     assert second["none"].shape == (0, 2)
 
 
+DTYPES = [
+    *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int4", "uint4"),
+    *("float16", "bfloat16", "float32", "complex64", "float8_e4m3fn", "float8_e5m2"),
+]
+
+
+@pytest.mark.parametrize("way", ["quickly", "portably"])
+@pytest.mark.parametrize("dtypes", [DTYPES, *([dtype] for dtype in DTYPES)], ids=str)
+def test_every_dtype_arrives(dtypes, way, request):
+    request.getfixturevalue(way)
+    x = np.array([[1, 0, 3], [5, 7, 2]])
+
+    def fun(x):
+        lox.log({dtype: x.astype(dtype) for dtype in dtypes}, step=3)
+        lox.log({dtype: x[1, 1].astype(dtype) for dtype in dtypes})
+
+    _, found = heard(lambda listen: jax.jit(lox.tap(fun, listen)), jnp.array(x))
+    for logs, value in zip(found, (x, x[1, 1]), strict=True):
+        for dtype in dtypes:
+            expected = value.astype(jnp.dtype(dtype))
+            assert logs[dtype].dtype == expected.dtype
+            assert logs[dtype].shape == expected.shape
+            assert logs[dtype].tolist() == expected.tolist()
+
+
+@pytest.fixture
+def quickly():
+    """Call the host as this platform does."""
+
+
 def test_what_is_delivered_stays_as_it_is():
     _, found = heard(lambda listen: jax.jit(lox.tap(counting(100), listen)), 0)
     assert of(found) == list(range(100))
