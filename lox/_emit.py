@@ -65,11 +65,13 @@ def _impl(token, *leaves, form, callback, **params):
 def _lowering(host_call: Callable) -> Callable:
     def lowered(token, *leaves, form, callback, **params):
         packed, unpack = _packed(list(map(_whole, leaves)))
-        dtypes = [leaf.dtype for leaf in leaves]
+        short = [(i, x.dtype) for i, x in enumerate(leaves) if _whole(x) is not x]
 
         def unpacked(arrays):
-            given = zip(unpack(arrays), dtypes, strict=True)
-            return jax.tree.unflatten(form, [x.astype(d, copy=False) for x, d in given])
+            parts = list(unpack(arrays))
+            for i, dtype in short:
+                parts[i] = parts[i].astype(dtype)
+            return jax.tree.unflatten(form, parts)
 
         def deliver(*arrays):
             callback(Parcel(arrays, unpacked))
@@ -106,8 +108,8 @@ def _packed(leaves: Sequence[Any]) -> tuple[list, Callable[[Sequence], Sequence]
     for number, group in enumerate(groups.values()):
         ends = np.cumsum([leaves[i].size for i in group])
         for i, end in zip(group, ends, strict=True):
-            at = slice(end - leaves[i].size, end)
-            places[i] = number, at, leaves[i].dtype, leaves[i].shape
+            start = (end - leaves[i].size) * leaves[i].dtype.itemsize
+            places[i] = number, leaves[i].shape, leaves[i].dtype, start
 
     def pack(bits: Any, group: list[int]) -> Any:
         if len(group) == 1:
@@ -116,8 +118,7 @@ def _packed(leaves: Sequence[Any]) -> tuple[list, Callable[[Sequence], Sequence]
         return jax.lax.concatenate(flat, 0)
 
     def unpack(arrays: Sequence[np.ndarray]) -> list:
-        flat = [array.reshape(-1) for array in arrays]
-        return [flat[n][at].view(dtype).reshape(shape) for n, at, dtype, shape in places]
+        return [np.ndarray(shape, dtype, arrays[n], at) for n, shape, dtype, at in places]
 
     return [pack(bits, group) for bits, group in groups.items()], unpack
 
