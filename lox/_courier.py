@@ -52,9 +52,19 @@ class Courier:
         self._failures: list[Failure] = []
         self._waiting = 0
 
-    def send(self, listener: Hashable, deliver: Callable[[], None], size: int) -> None:
-        """Have `deliver` called soon; raise if an earlier one of the listener failed."""
-        if self._failed:
+    def send(
+        self,
+        listener: Hashable,
+        deliver: Callable[[], None],
+        size: int,
+        *,
+        stoppable: bool = True,
+    ) -> None:
+        """Have `deliver` called soon.
+
+        If an earlier one of the listener failed, this raises, to stop the program.
+        """
+        if self._failed and stoppable:
             self._tell(listener)
         if self._is_full():
             self._wait_for_room()

@@ -21,6 +21,8 @@ class Parcel:
 
     arrays: Sequence[np.ndarray]
     unpacked: Callable[[Sequence[np.ndarray]], tuple[Record, ...]]
+    stoppable: bool = True
+    """Whether the program stops if who gets this raises."""
 
     @property
     def nbytes(self) -> int:
@@ -62,7 +64,7 @@ def _impl(token, *leaves, form, callback, **params):
     return [token]
 
 
-def _lowering(host_call: Callable) -> Callable:
+def _lowering(host_call: Callable, *, stoppable: bool = True) -> Callable:
     def lowered(token, *leaves, form, callback, **params):
         packed, unpack = _packed(list(map(_whole, leaves)))
         short = [(i, x.dtype) for i, x in enumerate(leaves) if _whole(x) is not x]
@@ -74,7 +76,7 @@ def _lowering(host_call: Callable) -> Callable:
             return jax.tree.unflatten(form, parts)
 
         def deliver(*arrays):
-            callback(Parcel(arrays, unpacked))
+            callback(Parcel(arrays, unpacked, stoppable))
 
         def call():
             return host_call(deliver, token, *packed)
@@ -141,13 +143,19 @@ def _bits(dtype: Any) -> Any:
     return np.dtype(f"uint{8 * dtype.itemsize}") if short else dtype
 
 
-_portably, _quickly = map(_lowering, (_compat.portable_host_call, _compat.cpu_host_call))
+_quickly = _lowering(_compat.cpu_host_call)
+_portably = _lowering(_compat.portable_host_call)
+# Of several devices only one would stop, and the others wait for it forever.
+_from_many = _lowering(_compat.portable_host_call, stoppable=False)
 
 
-def _on_cpu(context, *args, **params):
-    lower = _portably if _compat.is_partitioned(context) else _quickly
-    return lower(context, *args, **params)
+def _choose(quickly: Callable) -> Callable:
+    def lower(context, *args, **params):
+        lowering = _from_many if _compat.is_partitioned(context) else quickly
+        return lowering(context, *args, **params)
+
+    return lower
 
 
-mlir.register_lowering(emit_p, _portably)
-mlir.register_lowering(emit_p, _on_cpu, platform="cpu")
+mlir.register_lowering(emit_p, _choose(_portably))
+mlir.register_lowering(emit_p, _choose(_quickly), platform="cpu")

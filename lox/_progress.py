@@ -140,7 +140,8 @@ class Display:
     bar: Bar
 
     def __call__(self, parcel: Parcel) -> None:
-        courier.send(self, ft.partial(self._move, parcel), parcel.nbytes)
+        move = ft.partial(self._move, parcel)
+        courier.send(self, move, parcel.nbytes, stoppable=parcel.stoppable)
 
     def _move(self, parcel: Parcel) -> None:
         for record in parcel.records():

@@ -132,7 +132,8 @@ class Listener:
     prefix: str
 
     def __call__(self, parcel: Parcel) -> None:
-        courier.send(self, ft.partial(self._deliver, parcel), parcel.nbytes)
+        deliver = ft.partial(self._deliver, parcel)
+        courier.send(self, deliver, parcel.nbytes, stoppable=parcel.stoppable)
 
     def _deliver(self, parcel: Parcel) -> None:
         for record in parcel.records():

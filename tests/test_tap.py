@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from delivered import assert_delivered, heard
+from jax.interpreters import mlir
 from programs import PROGRAMS, Program, logged
 from selection import thin
 from test_laws import result_of_each, slope_of
@@ -31,7 +32,7 @@ from truth import (
 )
 
 import lox
-from lox import _compat, _courier
+from lox import _courier, _emit
 from lox._tap import Listener
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -574,9 +575,11 @@ RUNS = int(os.environ.get("LOX_RUNS", "500"))
 
 
 @pytest.fixture
-def portably(monkeypatch):
+def portably():
     """Call the host as on platforms that have no quicker way."""
-    monkeypatch.setattr(_compat, "is_partitioned", lambda context: True)
+    mlir.register_lowering(_emit.emit_p, _emit._portably, platform="cpu")
+    yield
+    mlir.register_lowering(_emit.emit_p, _emit._choose(_emit._quickly), platform="cpu")
 
 
 @pytest.mark.parametrize("p", thin(PROGRAMS, 6), ids=lambda p: p.name)
@@ -594,13 +597,63 @@ def test_a_callback_that_raises_the_portable_way(portably):
     assert seen == list(range(58))
 
 
+ON_FOUR_DEVICES = """
+import jax, jax.numpy as jnp, lox
+from jax.sharding import NamedSharding, PartitionSpec
+mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, PartitionSpec("i")))
+def fun(x):
+    def step(c, i):
+        lox.log({"sum": c.sum()}, step=i)
+        jax.lax.cond(i % 2 == 0, lambda: lox.log({"even": i}) and None, lambda: None)
+        lox.log({"x": c})
+        return c * 0.5, None
+    return jax.lax.scan(step, x, jnp.arange(10))[0]
+"""
+
+
+def test_a_program_on_several_devices_is_heard_once_and_in_order():
+    flags = "--xla_force_host_platform_device_count=4"
+    program = (
+        ON_FOUR_DEVICES
+        + """
+tapped = jax.jit(lox.tap(fun, lambda logs: print(*logs, logs.get("x", x).shape)))
+for _ in range(20):
+    tapped(x)
+lox.barrier()
+"""
+    )
+    code, out, err = ends(program, flags=flags)
+    body = [["sum (8,)", "even (8,)", "x (8,)"], ["sum (8,)", "x (8,)"]]
+    assert code == 0, err
+    assert out.splitlines() == [line for i in range(10) for line in body[i % 2]] * 20
+
+
+def test_a_callback_that_raises_does_not_stop_one_of_several_devices():
+    flags = "--xla_force_host_platform_device_count=4"
+    program = (
+        ON_FOUR_DEVICES
+        + """
+try:
+    lox.tap(fun, lambda logs: 1 / 0)(x)
+except RuntimeError as error:
+    print(error, type(error.__cause__))
+"""
+    )
+    code, out, err = ends(program, flags=flags)
+    assert code == 0, err
+    assert out.startswith("The callback of `lox.tap` raised ZeroDivisionError: division by")
+
+
 # The end of the process ---------------------------------------------------------------
 
 
-def ends(program: str, interrupt_at: str = "") -> tuple[int, str, str]:
+def ends(program: str, interrupt_at: str = "", flags: str = "") -> tuple[int, str, str]:
     """Run a program of its own; its exit code and what it wrote."""
     command = [sys.executable, "-u", "-c", program]
-    process = subprocess.Popen(command, stdout=-1, stderr=-1, text=True)
+    given = os.environ.get("XLA_FLAGS", "")
+    environment = {**os.environ, "XLA_FLAGS": f"{given} {flags}".strip()}
+    process = subprocess.Popen(command, stdout=-1, stderr=-1, text=True, env=environment)
     lines = ""
     if interrupt_at:
         assert process.stdout is not None
