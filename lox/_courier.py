@@ -146,10 +146,12 @@ def barrier() -> None:
     has logged. If one of them raised, so does this.
 
     Example:
-        >>> f = jax.jit(lox.tap(lambda x: lox.log({"x": x}) and 2 * x))
+        >>> heard = []
+        >>> f = jax.jit(lox.tap(lambda x: lox.log({"x": x}) and 2 * x, heard.append))
         >>> y = f(1.0)
         >>> lox.barrier()
-        {'x': 1.0}
+        >>> heard
+        [{'x': 1.0}]
     """
     try:
         jax.effects_barrier()
