@@ -65,7 +65,7 @@ class logdict(dict[str, Any], Conversions):
 
     def rows(self) -> dict[str, Rows]:
         """The rows of each key, as they are now."""
-        return {key: self._rows[key].replace(value=self[key]) for key in self}
+        return {key: _with_value(self._rows[key], value) for key, value in self.items()}
 
     @property
     def data(self) -> dict[str, Any]:
@@ -252,16 +252,16 @@ class logdict(dict[str, Any], Conversions):
             {key: own.masks[name] for key, own in rows if name in own.masks},
         )
 
-    def tree_flatten_with_keys(self) -> tuple[list, tuple]:
-        rows = self.rows()
-        values = [(jax.tree_util.DictKey(key), own.value) for key, own in rows.items()]
-        meta = [own.arrays() for own in rows.values()]
-        form = tuple(rows), tuple(own.form() for own in rows.values())
-        return [*values, (jax.tree_util.GetAttrKey("meta"), meta)], form
-
     def tree_flatten(self) -> tuple[list, tuple]:
-        children, form = self.tree_flatten_with_keys()
-        return [child for _, child in children], form
+        rows = self.rows()
+        values = [own.value for own in rows.values()]
+        meta = [own.arrays() for own in rows.values()]
+        return [*values, meta], (tuple(rows), tuple(own.form() for own in rows.values()))
+
+    def tree_flatten_with_keys(self) -> tuple[list, tuple]:
+        children, form = self.tree_flatten()
+        keys = [*map(jax.tree_util.DictKey, self), jax.tree_util.GetAttrKey("meta")]
+        return list(zip(keys, children, strict=True)), form
 
     @classmethod
     def tree_unflatten(cls, form: tuple, children: Any) -> "logdict":
@@ -289,6 +289,10 @@ export.register_pytree_node_serialization(
     serialize_auxdata=serialize,
     deserialize_auxdata=deserialize,
 )
+
+
+def _with_value(rows: Rows, value: Any) -> Rows:
+    return rows if rows.value is value else rows.replace(value=value)
 
 
 def _single(value: Any, steps: dict[str, Any]) -> Rows:

@@ -4,8 +4,6 @@ import functools as ft
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import jax
-
 from . import _compat
 from ._collect import Collect
 from ._interpret import Walk, check, records_in
@@ -96,8 +94,8 @@ def _spool(handler: Collect, prefix: str, fun: Callable, *args: Any, **kwargs: A
     warn_of_no_match("lox.spool", handler, records)
     handler = handler.prepared(records)
     outs, logs = Walk(handler)(traced.jaxpr, *traced.args)
-    rows = logdict.of(handler.finished(logs)).prefix(prefix)
-    return traced.output(outs), jax.lax.stop_gradient(rows)
+    logs = logdict.of(handler.finished(logs))
+    return traced.output(outs), logs.prefix(prefix) if prefix else logs
 
 
 def _reductions(given: Any) -> tuple[tuple[str | None, Any], ...]:
