@@ -32,6 +32,8 @@ class Bar:
 
     def advance(self, number: int) -> None:
         self._done += number
+        # Under `vmap` more than one branch may run.
+        self._total = max(self._total, self._done)
         if self._live is not None:
             self._live.update(0, completed=self._done)
         elif time.monotonic() - self._said >= EVERY:

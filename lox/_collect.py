@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from . import _context
 from ._gather import shortened
 from ._log import log_effect, relog
 from ._logdict import logdict
@@ -60,10 +59,9 @@ class Collect:
     def __call__(self, record: Record, where: Where) -> dict[str, Entry]:
         tagged = self.tags is None or not self.tags.isdisjoint(record.tags)
         mine = [key for key in record.keys if tagged and self._wants(key)]
-        kept = mine if self.keep and _context.state() == "captured" else []
-        rest = [key for key in record.keys if key not in mine or key in kept]
-        if rest and self.outward:
-            relog(record.only(tuple(rest)))
+        outward = [key for key in record.keys if self.keep or key not in mine]
+        if outward and self.outward:
+            relog(record.only(tuple(outward)).replace(heard=(*record.heard, *mine)))
         entries: dict[str, Entry] = {}
         for key, rows in record.only(tuple(mine)).rows(where).items():
             if self.interval is not None:

@@ -92,7 +92,9 @@ def evaluate(jaxpr: Any, eqns: list[JaxprEqn], outvars: list, env: dict) -> list
                 invars[atom] = None
         defined.update(eqn.outvars)
     trace = _core.trace_ctx.trace
-    if _can_restage(trace, eqns, invars, env):
+    may_be_high = jaxpr is _empty or jaxpr.is_high
+    is_high = may_be_high and any(map(_is_high, eqns))
+    if not is_high and _can_restage(trace, eqns, invars, env):
         return _restage(trace, eqns, outvars, {v: env[v] for v in invars})
     small = jaxpr.replace(
         constvars=[],
@@ -112,6 +114,11 @@ def _can_restage(trace: Any, eqns: list[JaxprEqn], invars, env: dict) -> bool:
         and not any(eqn.effects for eqn in eqns)
         and all(jax.typeof(env[v]) == v.aval for v in invars)
     )
+
+
+def _is_high(eqn: JaxprEqn) -> bool:
+    """Whether an equation is for `hijax`, or holds one that is."""
+    return eqn.primitive.is_high(*(atom.aval for atom in eqn.invars), **eqn.params)
 
 
 def _restage(trace: Any, eqns: list[JaxprEqn], outvars: list, env: dict) -> list:

@@ -5,10 +5,12 @@ queue is full. So a callback may use JAX, sleep, or log.
 """
 
 import atexit
+import contextlib
 import dataclasses
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -47,10 +49,13 @@ class Courier:
     def __init__(self):
         self._queue: queue.SimpleQueue = queue.SimpleQueue()
         self._lock = threading.Lock()
+        self._hurry = threading.Event()
         self._thread: threading.Thread | None = None
         self._failed: dict[Hashable, Failure] = {}
-        self._failures: list[Failure] = []
+        self._failures: list[tuple[Hashable, Failure]] = []
+        self._awaited: Counter[Hashable] = Counter()
         self._waiting = 0
+        self._is_draining = False
 
     def send(
         self,
@@ -72,17 +77,35 @@ class Courier:
             self._waiting += size
         self._queue.put(lambda: self._deliver(listener, deliver, size))
 
-    def wait(self) -> list[Failure]:
-        """Wait until all that was sent has been delivered, and return what failed."""
+    def wait(self, listener: Hashable = None) -> list[Failure]:
+        """Wait until all that was sent has been delivered, and return what failed.
+
+        What failed for somebody who is waiting for that listener is left for them.
+        """
         if self._thread is None:
             self._empty_queue()
         elif threading.current_thread() is not self._thread:
-            done = threading.Event()
-            self._queue.put(done.set)
-            done.wait()
-        self._failed.clear()
-        failures, self._failures = self._failures, []
-        return failures
+            # A callback may have started a program, which delivers something in turn.
+            self._run_now(self._drain)
+            self._run_now(lambda: None)
+        mine, others = [], []
+        for owner, failure in self._failures:
+            is_mine = owner == listener or not self._awaited[owner]
+            (mine if is_mine else others).append((owner, failure))
+        self._failures = others
+        for owner, _ in mine:
+            self._failed.pop(owner, None)
+        return [failure for _, failure in mine]
+
+    @contextlib.contextmanager
+    def awaiting(self, listener: Hashable):
+        """What fails for the listener is for whoever is in here."""
+        self._awaited[listener] += 1
+        try:
+            yield
+        finally:
+            self._awaited[listener] -= 1
+            self._awaited += Counter()  # forgets those who are at zero
 
     def start(self) -> None:
         """Start the thread, if it is not there yet. Not while the process ends."""
@@ -111,14 +134,33 @@ class Courier:
         while self._is_full() and time.monotonic() < deadline:
             time.sleep(PAUSE)
 
+    def _run_now(self, call: Callable[[], object]) -> None:
+        """Have something called on the thread, after all that is in the queue."""
+        done = threading.Event()
+        self._queue.put(call)
+        self._queue.put(done.set)
+        self._hurry.set()
+        done.wait()
+        self._hurry.clear()
+
+    def _drain(self) -> None:
+        self._is_draining = True
+        try:
+            jax.effects_barrier()
+        except Exception as error:
+            self._failures.append((None, Failure(error)))
+        self._is_draining = False
+
     def _is_full(self) -> bool:
+        if self._is_draining:
+            return False
         return self._queue.qsize() >= CALLS or self._waiting >= BYTES
 
     def _run(self) -> None:
         while (call := self._queue.get()) is not None:
             call()
             if self._queue.empty():
-                time.sleep(PAUSE)
+                self._hurry.wait(PAUSE)
 
     def _empty_queue(self) -> None:
         while not self._queue.empty():
@@ -129,9 +171,8 @@ class Courier:
             try:
                 deliver()
             except BaseException as error:
-                failure = Failure(error)
-                self._failed[listener] = failure
-                self._failures.append(failure)
+                self._failed[listener] = Failure(error)
+                self._failures.append((listener, self._failed[listener]))
         with self._lock:
             self._waiting -= size
 
@@ -143,7 +184,8 @@ def barrier() -> None:
     """Wait until everything that has been logged so far is delivered.
 
     The callbacks of `lox.tap` run on a thread of their own, some time after the program
-    has logged. If one of them raised, so does this.
+    has logged. If one of them raised, so does this. As `jax.effects_barrier`, it waits for
+    what this thread has started; other threads have a barrier of their own.
 
     Example:
         >>> heard = []
@@ -153,31 +195,36 @@ def barrier() -> None:
         >>> heard
         [{'x': 1.0}]
     """
+    _barrier(None)
+
+
+def _barrier(listener: Hashable) -> None:
     try:
         jax.effects_barrier()
     except Exception:
-        _raise_failures(told=True)
+        _raise_failures(listener, told=True)
         raise
-    _raise_failures(told=False)
+    _raise_failures(listener, told=False)
 
 
-def deliver_all(call: Callable, *args: Any, **kwargs: Any) -> Any:
+def deliver_all(listener: Hashable, call: Callable, *args: Any, **kwargs: Any) -> Any:
     """Call a function that is not being traced, and wait for its callbacks."""
-    try:
-        out = call(*args, **kwargs)
-    except Exception:
-        _raise_failures(told=True)
-        raise
-    barrier()
+    with courier.awaiting(listener):
+        try:
+            out = call(*args, **kwargs)
+        except Exception:
+            _raise_failures(listener, told=True)
+            raise
+        _barrier(listener)
     return out
 
 
-def _raise_failures(*, told: bool) -> None:
+def _raise_failures(listener: Hashable, *, told: bool) -> None:
     """Wait for the callbacks, and raise what they raised.
 
     What the program has been told stopped it, and is raised in place of what JAX says.
     """
-    for failure in courier.wait():
+    for failure in courier.wait(listener):
         if told or not failure.told:
             raise failure.raised()
 

@@ -26,6 +26,8 @@ def jitted_like(fun: Any, transform: Callable, options: Hashable) -> Callable:
             return transform(reference(), *args, **kwargs)
 
         transformed.__name__ = transformed.__qualname__ = fun.__name__
+        if len(jitted) >= _MOST:
+            del jitted[next(iter(jitted))]
         jitted[options] = jax.jit(transformed, **_compat.jit_options(fun))
     call = jitted[options]
 
@@ -38,4 +40,6 @@ def jitted_like(fun: Any, transform: Callable, options: Hashable) -> Callable:
     return wrapped
 
 
+# How many programs are kept of one function. Each new callback makes another.
+_MOST = 32
 _transformed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()

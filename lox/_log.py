@@ -74,7 +74,9 @@ def relog(record: Record) -> None:
     if state == "captured":
         bind(log_p, [record])
     elif state == "printed":
-        emit([record], print_parcel, new_token())
+        keys = tuple(key for key in record.keys if key not in record.heard)
+        if keys:
+            emit([record.only(keys)], print_parcel, new_token())
 
 
 log_p, log_effect = record_primitive("lox_log")

@@ -184,7 +184,7 @@ def _in_time(rows: Rows, length: int, reverse: bool) -> Rows:
     """The rows of all iterations, in the order of execution."""
     rows = rows.replace(bound=rows.bound * length)
     if rows.count is not None:
-        rows = rows.replace(count=rows.count.sum(0))
+        rows = rows.replace(count=rows.count.sum(0, dtype=jnp.int32))
     if reverse:
         rows = rows.map(lambda x: jax.lax.rev(x, (0,)))
     if not rows.time:

@@ -27,6 +27,8 @@ def print_logs(logs: logdict) -> None:
     """Print logs in one line, the steps of their first key behind them."""
     key, *_ = logs
     steps = {name: step[key] for name, step in logs.steps.items() if key in step}
+    if "example" in steps:
+        steps["example"] = steps.pop("example")  # comes last
     rows = logs.rows()[key]
     valid = None if rows.time else rows.valid
     _print_line(*_of_those_who_logged(logs.data, steps, valid))

@@ -23,6 +23,7 @@ from ._log import check_function
 from ._merge import Entry
 from ._record import Record
 from ._rows import static
+from ._rules import rules
 
 # How often the bar moves at least, if the loops have so many iterations.
 _MOVES = 100
@@ -61,7 +62,7 @@ def progress(fun: Callable, *, title: str | None = None) -> Callable:
     def shown(*args, **kwargs):
         if _compat.is_staging():
             return call(*args, **kwargs)
-        return deliver_all(call, *args, **kwargs)
+        return deliver_all(None, call, *args, **kwargs)
 
     return shown
 
@@ -187,8 +188,11 @@ def _loops(program: Any) -> list:
 
 
 def _is_or_holds_loop(eqn: Any) -> bool:
-    is_loop = _compat.name_of(eqn) in ("scan", "while")
-    return is_loop or any(map(_loops, _compat.jaxprs_in(eqn.params)))
+    """What has no rule is left alone."""
+    name = _compat.name_of(eqn)
+    is_loop = name in ("scan", "while")
+    inside = _compat.jaxprs_in(eqn.params) if name in rules else ()
+    return is_loop or any(map(_loops, inside))
 
 
 _found: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()

@@ -31,6 +31,7 @@ class Record:
         path: The branches of vmapped `cond`s around it.
         sure: Whether `valid` says nothing but which examples took `path`.
         reduce: The reduction that the call of `log` asks for.
+        heard: The keys that somebody has heard already: they need not be printed.
     """
 
     values: tuple[Any, ...]
@@ -43,10 +44,12 @@ class Record:
     path: tuple[Branch, ...] = ()
     sure: bool = True
     reduce: Any = None
+    heard: tuple[str, ...] = ()
 
     def tree_flatten(self) -> tuple[tuple, tuple]:
-        form = self.keys, self.tags, self.batch, self.path, self.sure, self.reduce
-        return (self.values, self.steps, self.valid, self.anchors), form
+        children = self.values, self.steps, self.valid, self.anchors
+        form = (self.keys, self.tags, self.batch, self.path, self.sure, self.reduce)
+        return children, (*form, self.heard)
 
     @classmethod
     def tree_unflatten(cls, form: tuple, children: Iterable[Any]) -> "Record":

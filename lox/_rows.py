@@ -221,7 +221,7 @@ def counted(rows: Rows) -> jax.Array:
     if rows.valid is None:
         return jnp.full(rows.batch, rows.length, jnp.int32)
     valid = rows.valid.astype(jnp.int32)
-    return valid.sum(0) if rows.time else valid
+    return valid.sum(0, dtype=jnp.int32) if rows.time else valid
 
 
 def _form(rows: Rows) -> Any:

@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools as ft
-from collections.abc import Callable, Hashable, Iterable, Iterator
+import types
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -91,7 +92,8 @@ def tap(
         interval=interval,
     )
     courier.start()
-    options = collect, Listener(_hashable(callback), prefix), batch
+    listener = Listener(_identified(callback), prefix)
+    options = collect, listener, batch
     if isinstance(fun, _compat.Jitted):
         call = jitted_like(fun, ft.partial(_tap, *options), options)
     else:
@@ -101,7 +103,7 @@ def tap(
     def tapped(*args, **kwargs):
         if _compat.is_staging():
             return call(*args, **kwargs)
-        return deliver_all(call, *args, **kwargs)
+        return deliver_all(listener, call, *args, **kwargs)
 
     return tapped
 
@@ -144,27 +146,31 @@ class Listener:
 def _examples(record: Record) -> Iterator[logdict]:
     """What each example logged, of those that the `vmap`s around `tap` are over."""
     (logs,) = record.values
-    if record.valid is None and not record.batch:
-        yield logs
+    if not record.batch:
+        yield logs if record.valid is None else logs.compact()
         return
-    valid = np.ones(record.batch, bool) if record.valid is None else record.valid
+    sizes = record.batch
+    valid = np.ones(sizes, bool) if record.valid is None else record.valid
+    rows = logs.rows()
+    stepped = logdict.of({key: _with_example(own, sizes) for key, own in rows.items()})
+    leaves, form = jax.tree.flatten(stepped)
+    is_partial = bool(logs.valid)
     for index in map(tuple, np.argwhere(valid)):
-        own = jax.tree.map(lambda x, at=(*index, ...): x[at], logs).compact()
-        yield _with_example(own, index) if index else own
+        at = (*index, ...)
+        own = jax.tree.unflatten(form, [leaf[at] for leaf in leaves])
+        yield own.compact() if is_partial else own
 
 
-def _with_example(logs: logdict, index: tuple[int, ...]) -> logdict:
-    """The logs with another step, the index of the example, or one for each `vmap`."""
-    example = np.array(index[0] if len(index) == 1 else index)
-
-    def stepped(rows: Rows) -> Rows:
-        front = (rows.length,) if rows.time else ()
-        step = np.broadcast_to(example, front + example.shape)
-        return rows.replace(steps={**rows.steps, "example": step})
-
-    return logdict.of({key: stepped(rows) for key, rows in logs.rows().items()})
+def _with_example(rows: Rows, sizes: tuple[int, ...]) -> Rows:
+    """The rows with another step, the index of the example, or one for each `vmap`."""
+    index = np.moveaxis(np.indices(sizes), 0, -1)
+    index = index[..., 0] if len(sizes) == 1 else index
+    if rows.time:
+        index = np.expand_dims(index, len(sizes)).repeat(rows.length, len(sizes))
+    return rows.replace(steps={**rows.steps, "example": index})
 
 
-def _hashable(callback: Callable) -> Callable:
-    """The callback, as something that JAX can keep programs by."""
-    return callback if isinstance(callback, Hashable) else lambda logs: callback(logs)
+def _identified(callback: Callable) -> Callable:
+    """The callback as something that equals nothing but itself, to keep programs by."""
+    is_function = isinstance(callback, types.FunctionType | types.BuiltinFunctionType)
+    return callback if is_function or hasattr(callback, "__func__") else callback.__call__

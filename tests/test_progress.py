@@ -127,6 +127,13 @@ def test_a_program_without_loops_has_no_bar(bars):
     assert not any(bar.moves for bar in bars)
 
 
+def test_loops_in_what_has_no_rule_are_left_alone(bars):
+    inner = jax.lax.composite(scan(300), "lox.test")
+    assert_trees_close(lox.progress(jax.jit(inner))(1.0), jax.jit(scan(300))(1.0))
+    _, bar = shown(lox.progress(lambda x: scan(7)(inner(x))), 1.0, bars=bars)
+    assert (bar.total, bar.done) == (7, 7)
+
+
 def test_each_run_begins_anew(bars):
     fun = lox.progress(jax.jit(scan(7)))
     for _ in range(3):

@@ -532,3 +532,20 @@ def test_a_tangent_is_logged_under_jvp_and_refused_under_grad():
             ValueError, match="'tangent' holds a tangent, logged in a `custom_jvp`"
         ):
             jax.grad(fun)(2.0)
+
+
+@pytest.mark.parametrize("fun", [lambda x: jnp.searchsorted(x, 1.0), jnp.sort])
+def test_what_jax_writes_in_terms_of_its_own_extensions_compiles(fun):
+    def logging(x):
+        lox.log({"first": x[0]})
+        return fun(x)
+
+    x = jnp.arange(3.0)
+    for transform in (
+        lambda f: jax.jit(lox.spool(f)),
+        lambda f: lox.spool(jax.jit(f)),
+        lambda f: jax.jit(lox.spool(jax.jit(f))),
+    ):
+        out, logs = transform(logging)(x)
+        assert (out == fun(x)).all()
+        assert logs.data == {"first": 0}

@@ -19,9 +19,10 @@ from jax.interpreters import mlir
 from programs import PROGRAMS, Program, logged
 from selection import thin
 from test_laws import result_of_each, slope_of
-from test_while import PROGRAMS as WHILE_PROGRAMS, XS, X
+from test_while import PROGRAMS as WHILE_PROGRAMS, XS, X, collatz
 from truth import (
     assert_trees_close,
+    by_key,
     records,
     records_of_each,
     records_of_grad,
@@ -32,7 +33,7 @@ from truth import (
 )
 
 import lox
-from lox import _courier, _emit
+from lox import _courier, _emit, _jitted
 from lox._tap import Listener
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -320,6 +321,19 @@ def test_records_go_on_to_whoever_is_around(capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_what_was_heard_is_not_printed_by_a_filter_around(capsys):
+    def fun(x):
+        lox.log({"a": x, "b": 2 * x})
+        lox.log({"c": x})
+
+    found = []
+    tapped = lox.tap(fun, found.append, argnames=["a", "b"])
+    lox.spool(tapped, argnames="a")(1.0)
+    lox.spool(lox.spool(fun, argnames=["a", "b"], keep_logs=True), argnames="a")(1.0)
+    assert [list(logs) for logs in found] == [["a", "b"]]
+    assert capsys.readouterr().out == "{'c': 1.0}\n" * 2
+
+
 def test_a_reduction_of_the_log_call_is_for_spool():
     fun = counting(3, reduce="mean")
     (_, logs), found = heard(lambda listen: jax.jit(lox.spool(lox.tap(fun, listen))), 0)
@@ -531,6 +545,32 @@ def test_a_failing_listener_does_not_silence_another():
     assert of(found)[:2] == [0, 1]
 
 
+def test_an_error_reaches_the_thread_whose_callback_raised():
+    def bad(logs):
+        raise Oops
+
+    good, failing = (lox.tap(lambda x: logged("x", x), hear) for hear in (str, bad))
+
+    def raised(fun):
+        try:
+            fun(1.0)
+        except RuntimeError:
+            return True
+        return False
+
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(30):
+            assert [*pool.map(raised, [good, failing, good])] == [False, True, False]
+
+
+def test_a_callback_may_start_a_tapped_program():
+    inner = jax.jit(lox.tap(counting(3), lambda logs: found.append(int(logs["i"]))))
+    found = []
+    jax.jit(lox.tap(counting(4), lambda logs: inner(0)))(0)
+    lox.barrier()
+    assert found == [0, 1, 2] * 4
+
+
 def test_errors_of_the_program_stay_what_they_are():
     def fun(x):
         lox.log({"x": x})
@@ -569,6 +609,20 @@ def test_two_sites_of_a_loop_never_swap():
 
 
 RUNS = int(os.environ.get("LOX_RUNS", "500"))
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+def test_64_bits(batch):
+    enable = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+    with enable(True):
+        for fun, x in ((counting(5), jnp.int64(0)), (collatz, jnp.float64(5))):
+            mine = run(fun, x)[1]
+            transform = ft.partial(lox.tap, fun, batch=batch)
+            _, found = heard(lambda listen, to=transform: jax.jit(to(listen)), x)
+            assert_delivered(found, mine, by_key=True)
+            _, logs = jax.jit(lox.spool(fun, capacity=24, interval=2))(x)
+            rows = {key: len(own) for key, own in logs.compact().items()}
+            assert rows == {k: -(-len(own) // 2) for k, own in by_key(mine).items()}
 
 
 # The portable way ---------------------------------------------------------------------
@@ -724,16 +778,33 @@ def test_a_tap_takes_a_function():
         lox.tap(3)  # pyright: ignore[reportArgumentType]
 
 
-def test_callbacks_that_cannot_be_hashed():
-    class Unhashable:
-        __hash__ = None  # pyright: ignore[reportAssignmentType]
+class Unhashable(list):
+    def __call__(self, logs):
+        self.append(int(logs["i"]))
 
-        def __call__(self, logs):
-            found.append(logs)
 
-    found = []
-    lox.tap(jax.jit(counting(3)), Unhashable())(0)
-    assert of(found) == [0, 1, 2]
+class Equal(Unhashable):
+    def __eq__(self, other):
+        return True
+
+    def __hash__(self):
+        return 0
+
+
+@pytest.mark.parametrize("kind", [Unhashable, Equal])
+def test_callbacks_are_told_apart(kind):
+    first, second, fun = kind(), kind(), jax.jit(counting(3))
+    for _ in range(2):
+        lox.tap(fun, first)(0)
+        lox.tap(fun, second)(0)
+    assert list(first) == list(second) == [0, 1, 2] * 2
+
+
+def test_programs_of_old_callbacks_are_let_go():
+    fun = jax.jit(lambda x: logged("x", x))
+    for i in range(40):
+        lox.tap(fun, lambda logs, i=i: None)(1.0)
+    assert len(_jitted._transformed[fun]) == 32
 
 
 def test_a_jitted_function_is_traced_once():
