@@ -144,7 +144,7 @@ def ordered(buffer: Any, row: Rows, room: int) -> Rows:
         return jnp.roll(column, -oldest, axis=0)
 
     def exists(count):
-        return jnp.arange(room) < count
+        return jnp.arange(room, dtype=jnp.int32) < count
 
     for _ in row.batch:
         read, exists = jax.vmap(read), jax.vmap(exists)
