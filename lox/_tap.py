@@ -146,8 +146,11 @@ class Listener:
 def _examples(record: Record) -> Iterator[logdict]:
     """What each example logged, of those that the `vmap`s around `tap` are over."""
     (logs,) = record.values
+    if record.valid is None and not record.batch:
+        yield logs
+        return
     if not record.batch:
-        yield logs if record.valid is None else logs.compact()
+        yield from [logs.compact()] if record.valid else []
         return
     sizes = record.batch
     valid = np.ones(sizes, bool) if record.valid is None else record.valid

@@ -43,6 +43,7 @@ def assert_delivered(
     records = [record for record in records if record.data]
     sizes = max((record.sizes for record in records), key=len, default=())
     for logs in found:
+        assert logs, "nothing was logged, but the callback called"
         for leaf in jax.tree.leaves(logs):
             assert isinstance(leaf, np.ndarray), f"{type(leaf)} in {logs}"
     keys = {key for record in records for key in record.data}

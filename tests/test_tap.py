@@ -351,11 +351,13 @@ def test_every_kth_row_is_delivered(interval, batch):
         lox.log({"i": -1})
         counting(7)(x)
         lox.log({"i": 7, "j": x})
+        lox.log({"i": 8})
 
     options = {"interval": interval, "batch": batch}
     _, found = heard(lambda listen: jax.jit(lox.tap(fun, listen, **options)), 0)
     rows = [i for logs in found if "i" in logs for i in np.atleast_1d(logs["i"])]
-    assert rows == list(range(-1, 8))[::interval]
+    assert rows == list(range(-1, 9))[::interval]
+    assert all(found)
     assert [logs["j"] for logs in found if "j" in logs] == [0]
 
 
