@@ -168,9 +168,13 @@ def _with_example(rows: Rows, sizes: tuple[int, ...]) -> Rows:
     """The rows with another step, the index of the example, or one for each `vmap`."""
     index = np.moveaxis(np.indices(sizes), 0, -1)
     index = index[..., 0] if len(sizes) == 1 else index
-    if rows.time:
-        index = np.expand_dims(index, len(sizes)).repeat(rows.length, len(sizes))
-    return rows.replace(steps={**rows.steps, "example": index})
+    # As all steps, it has the axes of the rows.
+    front = (rows.length,) * rows.time + rows.batch
+    shape, rest = sizes + front, index.shape[len(sizes) :]
+    wide = index.reshape(*sizes, *(1 for _ in front), *rest)
+    return rows.replace(
+        steps={**rows.steps, "example": np.broadcast_to(wide, shape + rest)}
+    )
 
 
 def _identified(callback: Callable) -> Callable:

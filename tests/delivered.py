@@ -123,8 +123,9 @@ def rows_of(logs: lox.logdict, records: Sequence[Record], lane: tuple, sizes: tu
 
 def is_in(example: np.ndarray, logs: lox.logdict, lane: tuple) -> bool:
     key, *_ = logs
-    if logs.rows()[key].time:
-        assert (example == example[0]).all()
-        example = example[0]
+    rows = logs.rows()[key]
+    front = rows.time + len(rows.batch)
+    assert (example == example[(0,) * front]).all()
+    example = example[(0,) * front]
     index = tuple(np.atleast_1d(example))
     return index == lane[: len(index)]
