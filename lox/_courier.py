@@ -88,24 +88,28 @@ class Courier:
             # A callback may have started a program, which delivers something in turn.
             self._run_now(self._drain)
             self._run_now(lambda: None)
-        mine, others = [], []
-        for owner, failure in self._failures:
-            is_mine = owner == listener or not self._awaited[owner]
-            (mine if is_mine else others).append((owner, failure))
-        self._failures = others
-        for owner, _ in mine:
-            self._failed.pop(owner, None)
+        with self._lock:
+            mine, others = [], []
+            for owner, failure in self._failures:
+                is_mine = owner == listener or not self._awaited[owner]
+                (mine if is_mine else others).append((owner, failure))
+            self._failures = others
+            for owner, _ in mine:
+                self._failed.pop(owner, None)
         return [failure for _, failure in mine]
 
     @contextlib.contextmanager
     def awaiting(self, listener: Hashable):
         """What fails for the listener is for whoever is in here."""
-        self._awaited[listener] += 1
+        with self._lock:
+            self._awaited[listener] += 1
         try:
             yield
         finally:
-            self._awaited[listener] -= 1
-            self._awaited += Counter()  # forgets those who are at zero
+            with self._lock:
+                self._awaited[listener] -= 1
+                if not self._awaited[listener]:
+                    del self._awaited[listener]
 
     def start(self) -> None:
         """Start the thread, if it is not there yet. Not while the process ends."""
@@ -148,7 +152,7 @@ class Courier:
         try:
             jax.effects_barrier()
         except Exception as error:
-            self._failures.append((None, Failure(error)))
+            self._note(None, error)
         self._is_draining = False
 
     def _is_full(self) -> bool:
@@ -171,10 +175,15 @@ class Courier:
             try:
                 deliver()
             except BaseException as error:
-                self._failed[listener] = Failure(error)
-                self._failures.append((listener, self._failed[listener]))
+                self._failed[listener] = self._note(listener, error)
         with self._lock:
             self._waiting -= size
+
+    def _note(self, listener: Hashable, error: BaseException) -> Failure:
+        failure = Failure(error)
+        with self._lock:
+            self._failures.append((listener, failure))
+        return failure
 
 
 courier = Courier()
