@@ -3,6 +3,7 @@
 `LOX_FUZZ` says how many, `LOX_FUZZ_START` which seed is the first.
 """
 
+import functools as ft
 import os
 from collections.abc import Callable
 
@@ -12,12 +13,12 @@ import pytest
 from delivered import assert_delivered, heard
 from random_programs import Node, Scope, random_program
 from reductions import assert_reduced
-from selection import FULL
+from selection import thin
 from truth import assert_logs, assert_trees_close, run, run_each, without_logs
 
 import lox
 
-COUNT = int(os.environ.get("LOX_FUZZ", "300" if FULL else "60"))
+COUNT = int(os.environ.get("LOX_FUZZ", "300"))
 START = int(os.environ.get("LOX_FUZZ_START", "0"))
 EXAMPLES = [
     jnp.array([0.7, 0.1, -0.4]),
@@ -78,7 +79,19 @@ def check_while(program: Node, xs: jax.Array, seed: int) -> None:
 
 
 def check(program: Node, xs: jax.Array, seed: int) -> None:
+    """Compare a program in some ways to run it: each way meets many programs."""
     counts, x, margins = program.counts(), xs[0], []
+    fun, noted = of(program), of(program, margins)
+
+    def truth(fun, x):
+        found = run(fun, x)
+        if min(margins, default=1) < 1e-3:
+            pytest.skip("A condition is so close that rounding decides.")
+        return found
+
+    one = ft.cache(lambda: truth(noted, x))
+    each = ft.cache(lambda: truth(lambda xs: jax.vmap(noted)(xs), xs))
+    slope = ft.cache(lambda: truth(gradient(noted), x))
 
     def natural(key):
         return counts[key].most == 1 and not counts[key].looped
@@ -88,36 +101,48 @@ def check(program: Node, xs: jax.Array, seed: int) -> None:
         assert_trees_close(out, expected, tol=1e-3)
         assert_logs(logs, records, natural=natural, batch_first=batch_first, tol=1e-3)
 
-    fun, noted = of(program), of(program, margins)
-    truth = run(noted, x)
-    truth_of_each = run_each(noted, xs)
-    truth_of_grad = run(jax.grad(total(noted)), x)
-    if min(margins, default=1) < 1e-3:
-        pytest.skip("A condition is so close that rounding decides.")
+    def spool_of_jit():
+        jitted, expected = jax.jit(fun), one()
+        agree(lox.spool(jitted)(x), expected)
+        assert_trees_close(jitted(x), expected[0], tol=1e-3)
+        agree(lox.spool(jitted)(x), expected)
 
-    jitted = jax.jit(fun)
-    agree(lox.spool(jitted)(x), truth)
-    plain = jitted(x)
-    agree(lox.spool(jitted)(x), truth)
-    assert_trees_close(plain, truth[0], tol=1e-3)
+    def jit_of_spool():
+        spooled = jax.jit(lox.spool(fun))
+        agree(spooled(x), one())
+        agree(spooled(xs[1]), truth(noted, xs[1]))
 
-    spooled = jax.jit(lox.spool(fun))
-    agree(spooled(x), truth)
-    agree(spooled(xs[1]), run(noted, xs[1]))
+    def spool_of_vmap():
+        agree(jax.jit(lox.spool(jax.vmap(fun)))(xs), each())
 
-    agree(jax.jit(lox.spool(jax.vmap(fun)))(xs), truth_of_each)
-    agree(jax.jit(jax.vmap(lox.spool(fun)))(xs), truth_of_each, batch_first=True)
+    def vmap_of_spool():
+        agree(jax.jit(jax.vmap(lox.spool(fun)))(xs), each(), batch_first=True)
 
-    agree(jax.jit(lox.spool(jax.grad(total(fun))))(x), truth_of_grad)
-    slope, (out, logs) = jax.jit(jax.grad(spooled_total(fun), has_aux=True))(x)
-    agree((out, logs), truth)
-    assert_trees_close(slope, truth_of_grad[0], tol=1e-3)
-    check_tap(fun, xs, truth, truth_of_each, seed)
+    def spool_of_grad():
+        agree(jax.jit(lox.spool(gradient(fun)))(x), slope())
 
-    _, found = heard(lambda hear: jax.jit(lox.tap(jax.grad(total(fun)), hear)), x)
-    assert_delivered(found, truth_of_grad[1], tol=1e-3)
-    _, found = heard(lambda hear: jax.jit(jax.grad(total(lox.tap(fun, hear)))), x)
-    assert_delivered(found, truth[1], tol=1e-3)
+    def grad_of_spool():
+        found, (out, logs) = jax.jit(jax.grad(spooled_total(fun), has_aux=True))(x)
+        agree((out, logs), one())
+        assert_trees_close(found, slope()[0], tol=1e-3)
+
+    def tap_of_grad():
+        _, found = heard(lambda hear: jax.jit(lox.tap(gradient(fun), hear)), x)
+        assert_delivered(found, slope()[1], tol=1e-3)
+
+    def grad_of_tap():
+        _, found = heard(lambda hear: jax.jit(gradient(lox.tap(fun, hear))), x)
+        assert_delivered(found, one()[1], tol=1e-3)
+
+    def tap():
+        check_tap(fun, xs, one(), each(), seed)
+
+    ways = [
+        *(spool_of_jit, spool_of_vmap, spool_of_grad, tap, tap_of_grad),
+        *(jit_of_spool, vmap_of_spool, grad_of_spool, grad_of_tap),
+    ]
+    for way in ways if "LOX_FUZZ" in os.environ else thin(ways, 5, seed):
+        way()
 
 
 def check_tap(fun: Callable, xs: jax.Array, truth, truth_of_each, seed: int) -> None:
@@ -144,6 +169,10 @@ def of(program: Node, margins: list | None = None) -> Callable:
 
 def total(fun: Callable) -> Callable:
     return lambda x: jnp.sum(fun(x))
+
+
+def gradient(fun: Callable) -> Callable:
+    return jax.grad(total(fun))
 
 
 def spooled_total(fun: Callable) -> Callable:
