@@ -141,7 +141,7 @@ def check(program: Node, xs: jax.Array, seed: int) -> None:
         *(spool_of_jit, spool_of_vmap, spool_of_grad, tap, tap_of_grad),
         *(jit_of_spool, vmap_of_spool, grad_of_spool, grad_of_tap),
     ]
-    for way in ways if "LOX_FUZZ" in os.environ else thin(ways, 5, seed):
+    for way in ways if "LOX_FUZZ" in os.environ else thin(ways, 9, seed):
         way()
 
 
