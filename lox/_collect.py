@@ -133,7 +133,8 @@ class Collect:
 
     def prepared(self, records: Sequence[Record]) -> "Collect":
         """The handler for a program that holds these records."""
-        gathers = self.reduce or self.interval or any(record.reduce for record in records)
+        asked = [*(own for _, own in self.reduce), *(record.reduce for record in records)]
+        gathers = self.interval or any(map(reduction_named, asked))
         batches: dict[str, tuple[int, ...]] = {}
         for record in records if self.interval else ():
             for key in record.keys:

@@ -7,14 +7,17 @@ queue is full. So a callback may use JAX, sleep, or log.
 import atexit
 import contextlib
 import dataclasses
+import functools as ft
 import queue
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable
-from typing import Any
 
 import jax
+
+from . import _compat
+from ._emit import Parcel
 
 # What may wait in the queue before the program has to.
 CALLS = 1000
@@ -58,24 +61,19 @@ class Courier:
         self._is_draining = False
 
     def send(
-        self,
-        listener: Hashable,
-        deliver: Callable[[], None],
-        size: int,
-        *,
-        stoppable: bool = True,
+        self, listener: Hashable, deliver: Callable[[Parcel], None], parcel: Parcel
     ) -> None:
-        """Have `deliver` called soon.
+        """Have `deliver(parcel)` called soon.
 
         If an earlier one of the listener failed, this raises, to stop the program.
         """
-        if self._failed and stoppable:
+        if self._failed and parcel.stoppable:
             self._tell(listener)
         if self._is_full():
             self._wait_for_room()
         with self._lock:
-            self._waiting += size
-        self._queue.put(lambda: self._deliver(listener, deliver, size))
+            self._waiting += parcel.nbytes
+        self._queue.put(lambda: self._deliver(listener, deliver, parcel))
 
     def wait(self, listener: Hashable = None) -> list[Failure]:
         """Wait until all that was sent has been delivered, and return what failed.
@@ -170,14 +168,14 @@ class Courier:
         while not self._queue.empty():
             self._queue.get()()
 
-    def _deliver(self, listener: Hashable, deliver: Callable, size: int) -> None:
+    def _deliver(self, listener: Hashable, deliver: Callable, parcel: Parcel) -> None:
         if not self._failed or listener not in self._failed:
             try:
-                deliver()
+                deliver(parcel)
             except BaseException as error:
                 self._failed[listener] = self._note(listener, error)
         with self._lock:
-            self._waiting -= size
+            self._waiting -= parcel.nbytes
 
     def _note(self, listener: Hashable, error: BaseException) -> Failure:
         failure = Failure(error)
@@ -216,16 +214,23 @@ def _barrier(listener: Hashable) -> None:
     _raise_failures(listener, told=False)
 
 
-def deliver_all(listener: Hashable, call: Callable, *args: Any, **kwargs: Any) -> Any:
-    """Call a function that is not being traced, and wait for its callbacks."""
-    with courier.awaiting(listener):
-        try:
-            out = call(*args, **kwargs)
-        except Exception:
-            _raise_failures(listener, told=True)
-            raise
-        _barrier(listener)
-    return out
+def awaited(fun: Callable, listener: Hashable = None) -> Callable:
+    """The function, which returns after its callbacks, unless it is being traced."""
+
+    @ft.wraps(fun)
+    def waiting(*args, **kwargs):
+        if _compat.is_staging():
+            return fun(*args, **kwargs)
+        with courier.awaiting(listener):
+            try:
+                out = fun(*args, **kwargs)
+            except Exception:
+                _raise_failures(listener, told=True)
+                raise
+            _barrier(listener)
+        return out
+
+    return waiting
 
 
 def _raise_failures(listener: Hashable, *, told: bool) -> None:

@@ -41,7 +41,6 @@ class Tap:
     batch: int | None = static(default=None)
     lanes: tuple[int, ...] = static(default=())
 
-    effects = frozenset({log_effect})
     captures = True
     gathers = True
 

@@ -1,5 +1,6 @@
-"""Transformations of functions that are jitted already: they stay jitted."""
+"""Transformations of functions: what is jitted already stays jitted."""
 
+import functools as ft
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -9,26 +10,37 @@ import jax
 from . import _compat
 
 
-def jitted_like(fun: Any, transform: Callable, options: Hashable) -> Callable:
-    """`transform(fun, *args)` as a function that is jitted and cached like `fun`.
+def transformed(fun: Callable, transform: Callable, options: Hashable) -> Callable:
+    """`transform(fun, *args)` as a function, jitted and cached if `fun` is.
 
     Args:
-        fun: A jitted function.
+        fun: Any function.
         transform: What to do with it.
-        options: What tells transformations of the same function apart.
+        options: What tells transformations of the same jitted function apart.
     """
+    if isinstance(fun, _compat.Jitted):
+        return _jitted_like(fun, transform, options)
+
+    @ft.wraps(fun)
+    def called(*args, **kwargs):
+        return transform(fun, *args, **kwargs)
+
+    return called
+
+
+def _jitted_like(fun: Any, transform: Callable, options: Hashable) -> Callable:
     jitted = _transformed.setdefault(fun, {})
     if options not in jitted:
         # Kept as long as `fun` lives: it must not keep `fun` alive.
         reference = weakref.ref(fun)
 
-        def transformed(*args, **kwargs):
+        def called(*args, **kwargs):
             return transform(reference(), *args, **kwargs)
 
-        transformed.__name__ = transformed.__qualname__ = fun.__name__
+        called.__name__ = called.__qualname__ = fun.__name__
         if len(jitted) >= _MOST:
             del jitted[next(iter(jitted))]
-        jitted[options] = jax.jit(transformed, **_compat.jit_options(fun))
+        jitted[options] = jax.jit(called, **_compat.jit_options(fun))
     call = jitted[options]
 
     def wrapped(*args, **kwargs):

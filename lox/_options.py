@@ -1,10 +1,11 @@
-"""The options that several transformations take."""
+"""What `spool` and `tap` share: their options, and how they come to the records."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ._collect import Collect
+from ._interpret import Traced, Walk, check, records_in
 from ._log import names_in
 from ._record import Record
 
@@ -24,7 +25,18 @@ def check_positive(**numbers: int | None) -> None:
             raise ValueError(f"`{name}` must be at least 1, not {number}.")
 
 
-def warn_of_no_match(
+def listening(
+    transformation: str, handler: Collect, fun: Callable, *args: Any, **kwargs: Any
+) -> tuple[Traced, Collect]:
+    """Trace a function for a transformation, and prepare its handler for what it logs."""
+    traced = Walk(handler).trace(fun, *args, **kwargs)
+    check(traced.jaxpr.jaxpr)
+    records = list(records_in(traced.jaxpr))
+    _warn_of_no_match(transformation, handler, records)
+    return traced, handler.prepared(records)
+
+
+def _warn_of_no_match(
     transformation: str, handler: Collect, records: Sequence[Record]
 ) -> None:
     keys = {key for record in records for key in record.keys}
@@ -38,5 +50,5 @@ def warn_of_no_match(
             warnings.warn(
                 f"`{what}` {sorted(wanted - there)} of `{transformation}` match nothing "
                 f"that is logged; there are {sorted(there)}.",
-                stacklevel=4,
+                stacklevel=5,
             )

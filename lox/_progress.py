@@ -14,11 +14,11 @@ import numpy as np
 from . import _compat
 from ._bar import Bar
 from ._chain import chained, follow, new_token
-from ._courier import courier, deliver_all
+from ._courier import awaited, courier
 from ._emit import Parcel, emit
 from ._handlers import Idle
 from ._interpret import Walk, trace
-from ._jitted import jitted_like
+from ._jitted import transformed
 from ._log import check_function
 from ._merge import Entry
 from ._record import Record
@@ -54,17 +54,7 @@ def progress(fun: Callable, *, title: str | None = None) -> Callable:
     check_function("lox.progress", fun)
     name: str = getattr(fun, "__name__", "progress") if title is None else title
     courier.start()
-    counting = ft.partial(_count, name)
-    jitted = isinstance(fun, _compat.Jitted)
-    call = jitted_like(fun, counting, name) if jitted else ft.partial(counting, fun)
-
-    @ft.wraps(fun)
-    def shown(*args, **kwargs):
-        if _compat.is_staging():
-            return call(*args, **kwargs)
-        return deliver_all(None, call, *args, **kwargs)
-
-    return shown
+    return awaited(transformed(fun, ft.partial(_count, name), name))
 
 
 def _count(title: str, fun: Callable, *args: Any, **kwargs: Any) -> Any:
@@ -141,8 +131,7 @@ class Display:
     bar: Bar
 
     def __call__(self, parcel: Parcel) -> None:
-        move = ft.partial(self._move, parcel)
-        courier.send(self, move, parcel.nbytes, stoppable=parcel.stoppable)
+        courier.send(self, self._move, parcel)
 
     def _move(self, parcel: Parcel) -> None:
         for record in parcel.records():

@@ -4,13 +4,12 @@ import functools as ft
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from . import _compat
 from ._collect import Collect
-from ._interpret import Walk, check, records_in
-from ._jitted import jitted_like
+from ._interpret import Walk
+from ._jitted import transformed
 from ._log import check_function
 from ._logdict import logdict
-from ._options import check_positive, check_prefix, selection, warn_of_no_match
+from ._options import check_positive, check_prefix, listening, selection
 from ._reduce import Reduction, reduction_named
 
 
@@ -76,23 +75,12 @@ def spool(
         interval=interval,
         capacity=capacity,
     )
-    spooling = ft.partial(_spool, handler, prefix)
-    if isinstance(fun, _compat.Jitted):
-        return jitted_like(fun, spooling, (handler, prefix))
-
-    @ft.wraps(fun)
-    def spooled(*args, **kwargs):
-        return spooling(fun, *args, **kwargs)
-
-    return spooled
+    options = handler, prefix
+    return transformed(fun, ft.partial(_spool, *options), options)
 
 
 def _spool(handler: Collect, prefix: str, fun: Callable, *args: Any, **kwargs: Any):
-    traced = Walk(handler).trace(fun, *args, **kwargs)
-    check(traced.jaxpr.jaxpr)
-    records = list(records_in(traced.jaxpr))
-    warn_of_no_match("lox.spool", handler, records)
-    handler = handler.prepared(records)
+    traced, handler = listening("lox.spool", handler, fun, *args, **kwargs)
     outs, logs = Walk(handler)(traced.jaxpr, *traced.args)
     logs = logdict.of(handler.finished(logs))
     return traced.output(outs), logs.prefix(prefix) if prefix else logs

@@ -9,17 +9,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import _compat
 from ._chain import new_token
 from ._collect import Collect
-from ._courier import courier, deliver_all
+from ._courier import awaited, courier
 from ._emit import Parcel
 from ._handlers import Tap
-from ._interpret import Walk, check, records_in
-from ._jitted import jitted_like
+from ._interpret import Walk
+from ._jitted import transformed
 from ._log import check_function
 from ._logdict import logdict
-from ._options import check_positive, check_prefix, selection, warn_of_no_match
+from ._options import check_positive, check_prefix, listening, selection
 from ._print import print_logs
 from ._record import Record
 from ._rows import Rows
@@ -94,18 +93,7 @@ def tap(
     courier.start()
     listener = Listener(_identified(callback), prefix)
     options = collect, listener, batch
-    if isinstance(fun, _compat.Jitted):
-        call = jitted_like(fun, ft.partial(_tap, *options), options)
-    else:
-        call = ft.partial(_tap, *options, fun)
-
-    @ft.wraps(fun)
-    def tapped(*args, **kwargs):
-        if _compat.is_staging():
-            return call(*args, **kwargs)
-        return deliver_all(listener, call, *args, **kwargs)
-
-    return tapped
+    return awaited(transformed(fun, ft.partial(_tap, *options), options), listener)
 
 
 def _tap(
@@ -116,11 +104,7 @@ def _tap(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    traced = Walk(collect).trace(fun, *args, **kwargs)
-    check(traced.jaxpr.jaxpr)
-    records = list(records_in(traced.jaxpr))
-    warn_of_no_match("lox.tap", collect, records)
-    collect = collect.prepared(records)
+    traced, collect = listening("lox.tap", collect, fun, *args, **kwargs)
     walk = Walk(Tap(collect, new_token(), listener, batch))
     outs, _ = walk(traced.jaxpr, *traced.args)
     return traced.output(outs)
@@ -134,8 +118,7 @@ class Listener:
     prefix: str
 
     def __call__(self, parcel: Parcel) -> None:
-        deliver = ft.partial(self._deliver, parcel)
-        courier.send(self, deliver, parcel.nbytes, stoppable=parcel.stoppable)
+        courier.send(self, self._deliver, parcel)
 
     def _deliver(self, parcel: Parcel) -> None:
         for record in parcel.records():
@@ -179,5 +162,5 @@ def _with_example(rows: Rows, sizes: tuple[int, ...]) -> Rows:
 
 def _identified(callback: Callable) -> Callable:
     """The callback as something that equals nothing but itself, to keep programs by."""
-    is_function = isinstance(callback, types.FunctionType | types.BuiltinFunctionType)
-    return callback if is_function or hasattr(callback, "__func__") else callback.__call__
+    kinds = types.FunctionType | types.BuiltinFunctionType | types.MethodType
+    return callback if isinstance(callback, kinds) else callback.__call__

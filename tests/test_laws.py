@@ -15,6 +15,7 @@ from truth import (
     assert_trees_close,
     bare,
     by_key,
+    raises,
     records,
     records_of_each,
     records_of_grad,
@@ -186,10 +187,6 @@ def test_jit_before_and_after_spool_agree(p: Program):
 
 
 # 7: a record is delivered, or an error names it ---------------------------------------
-
-
-def raises(error, *words):
-    return pytest.raises(error, match="(?s)" + ".*".join(words))
 
 
 def test_a_log_in_a_while_loop_is_an_error_that_names_the_key():

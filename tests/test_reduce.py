@@ -24,6 +24,7 @@ from truth import (
     assert_logs,
     assert_trees_close,
     by_key,
+    raises,
     records,
     records_of_each,
     records_of_grad,
@@ -34,10 +35,6 @@ from truth import (
 import lox
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
-def raises(error, *words):
-    return pytest.raises(error, match="(?s)" + ".*".join(words))
 
 
 # Keys that some path logs fewer times, but every path at least once.

@@ -206,21 +206,24 @@ def test_the_records_of_a_body_come_in_one_call():
     assert [list(logs) for logs in calls] == [["a"], ["b", "c"], ["a"]] * 5
 
 
-def test_a_batch_of_examples_is_one_host_call():
+def host_calls(fun, x) -> list:
+    """What reaches the host, one parcel a call, when a tapped function runs."""
     calls = []
     with mock.patch.object(Listener, "__call__", lambda self, parcel: calls.append(parcel)):
-        jax.jit(jax.vmap(lox.tap(counting(3), print)))(jnp.arange(256.0))
+        fun(x)
         jax.effects_barrier()
-        # It does not depend on the example.
-        assert [r.batch for p in calls for r in p.records()] == [()] * 3
-        calls.clear()
+    return calls
 
-        def fun(x):
-            return counting(3, lambda i: {"i": x})(x)
 
-        jax.jit(jax.vmap(lox.tap(fun, print)))(jnp.arange(256.0))
-        jax.effects_barrier()
-    assert [r.batch for p in calls for r in p.records()] == [(256,)] * 3
+def test_a_batch_of_examples_is_one_host_call():
+    def fun(x):
+        return counting(3, lambda i: {"i": x})(x)
+
+    # The first does not depend on the example.
+    for logging, batch in ((counting(3), ()), (fun, (256,))):
+        tapped = jax.jit(jax.vmap(lox.tap(logging, print)))
+        calls = host_calls(tapped, jnp.arange(256.0))
+        assert [r.batch for p in calls for r in p.records()] == [batch] * 3
 
 
 def test_examples_come_in_order_with_their_index():
@@ -251,11 +254,7 @@ def test_examples_that_do_not_log_are_not_called():
     lox.barrier()
     assert of(calls, "pos") == [2.0]
     assert calls[0].steps["example"]["pos"] == 1
-    with mock.patch.object(Listener, "__call__", lambda self, parcel: calls.append(parcel)):
-        calls.clear()
-        tapped(jnp.array([-1.0, -2.0, -3.0]))
-        jax.effects_barrier()
-    assert not calls
+    assert not host_calls(tapped, jnp.array([-1.0, -2.0, -3.0]))
 
 
 def test_tap_of_vmap_says_which_examples_logged():
@@ -362,11 +361,7 @@ def test_every_kth_row_is_delivered(interval, batch):
 
 
 def test_nothing_that_is_not_wanted_reaches_the_host():
-    calls = []
-    with mock.patch.object(Listener, "__call__", lambda self, parcel: calls.append(parcel)):
-        jax.jit(lox.tap(counting(1000), print, interval=100))(0)
-        jax.effects_barrier()
-    assert len(calls) == 10
+    assert len(host_calls(jax.jit(lox.tap(counting(1000), print, interval=100)), 0)) == 10
 
 
 def test_batches_have_so_many_rows_and_the_rest():
@@ -406,11 +401,7 @@ def test_nested_loops_are_collected_over_the_outermost_one():
 
 
 def test_a_batch_costs_one_host_call_and_no_more():
-    calls = []
-    with mock.patch.object(Listener, "__call__", lambda self, parcel: calls.append(parcel)):
-        jax.jit(lox.tap(counting(1000), print, batch=100))(0)
-        jax.effects_barrier()
-    assert len(calls) == 10
+    assert len(host_calls(jax.jit(lox.tap(counting(1000), print, batch=100)), 0)) == 10
 
 
 # The callback, and when it runs -------------------------------------------------------

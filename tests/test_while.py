@@ -15,6 +15,7 @@ from truth import (
     assert_logs,
     assert_trees_close,
     by_key,
+    raises,
     row_block,
     run,
     run_each,
@@ -23,10 +24,6 @@ from truth import (
 import lox
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
-def raises(error, *words):
-    return pytest.raises(error, match="(?s)" + ".*".join(words))
 
 
 # Programs whose loops run as often as their argument says -----------------------------

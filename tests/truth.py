@@ -11,6 +11,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from programs import Program
 
 import lox
@@ -366,6 +367,11 @@ def by_key(records: Sequence[Record], field: str = "data") -> dict[str, list]:
         for key in record.data:
             found.setdefault(key, []).append(record if field == "data" else record.raw[key])
     return found
+
+
+def raises(error: type[Exception], *words: str) -> Any:
+    """Expect an error whose message has these words, in this order."""
+    return pytest.raises(error, match="(?s)" + ".*".join(words))
 
 
 # Helpers ------------------------------------------------------------------------------
