@@ -1,0 +1,178 @@
+"""The host side of a logger: what a back end is given. NumPy only, no JAX."""
+
+import dataclasses
+import functools as ft
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One experiment: one seed.
+
+    Attributes:
+        id: Its number on the device. Nothing else has it in this process.
+        name: Short, and safe as the name of a file. Runs of other keys have other names.
+        key: The data of the PRNG key that it was started with.
+        config: What the logger was given as `config`.
+        start: When it was started, in seconds since 1970.
+        group: The same for all runs that were started by one call.
+        process: The number of the process among those of `jax.distributed`.
+    """
+
+    id: int
+    name: str
+    key: tuple[int, ...]
+    config: Mapping[str, Any]
+    start: float
+    group: str
+    process: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """What is known of a key but for its rows.
+
+    Attributes:
+        tags: Its tags.
+        time: Whether it had a time axis. Without one, a single row stands for itself.
+        lead: How many axes of a row stood before the time axis, where `vmap` had put them.
+        batch: How many axes of a row come from `vmap`, the `lead` ones among them.
+        keys: The names of the implementations of typed PRNG keys, by the number of the leaf
+            of the value that holds their data.
+    """
+
+    tags: tuple[str, ...] = ()
+    time: bool = False
+    lead: int = 0
+    batch: int = 0
+    keys: tuple[tuple[int, str], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Rows of keys that were logged together. Each array has an axis of rows in front.
+
+    Attributes:
+        runs: The id of the run of each row.
+        steps: The steps of the rows by name.
+        values: By key, the values: a tree of dictionaries, lists, tuples and arrays.
+        forms: By key, what else is known.
+        valid: By key, which examples logged, for those with axes from `vmap`.
+        expected: How many rows a run will have at the end of the program that sends this.
+    """
+
+    runs: np.ndarray
+    steps: dict[str, np.ndarray]
+    values: dict[str, Any]
+    forms: dict[str, Form]
+    valid: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    expected: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    @ft.cached_property
+    def layout(self) -> tuple:
+        """What blocks must have in common to be joined."""
+        kinds = [
+            (name, array.dtype, array.shape[1:])
+            for tree in (self.steps, self.values, self.valid)
+            for name, array in leaves(tree)
+        ]
+        return tuple(kinds), tuple(self.forms.items()), self.expected
+
+    @property
+    def nbytes(self) -> int:
+        trees = self.steps, self.values, self.valid
+        return sum(array.nbytes for tree in trees for _, array in leaves(tree))
+
+
+class Row(NamedTuple):
+    """What one run logged at one step."""
+
+    run: int
+    steps: dict[str, Any]
+    values: dict[str, Any]
+
+
+class Batch(Sequence[Block]):
+    """What a writer is given at once: blocks, in the order they were logged.
+
+    `rows()` has the same one by one.
+    """
+
+    def __init__(self, blocks: Sequence[Block]):
+        self._blocks = list(blocks)
+
+    def __getitem__(self, i):
+        return self._blocks[i]
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def rows(self) -> Iterator[Row]:
+        """All rows in the order of logging. One row holds what a run logged at one step.
+
+        Where a key has been logged there already, and for rows without steps, another row
+        begins.
+        """
+        rows: list[Row] = []
+        latest: dict[tuple, Row] = {}
+        for block in self:
+            for i, run in enumerate(block.runs.tolist()):
+                steps = {name: step[i] for name, step in block.steps.items()}
+                values = {key: _at(tree, i) for key, tree in block.values.items()}
+                place = run, *((name, step.tobytes()) for name, step in steps.items())
+                row = latest.get(place) if steps else None
+                if row is None or not row.values.keys().isdisjoint(values):
+                    row = latest[place] = Row(run, steps, {})
+                    rows.append(row)
+                row.values.update(values)
+        return iter(rows)
+
+
+class Writer(Protocol):
+    """A back end. All of its methods are called on one and the same thread."""
+
+    def open(self, run: Run) -> None:
+        """Begin a run. What this raises, `logger.init` raises."""
+        ...
+
+    def write(self, batch: Batch) -> None:
+        """Take what was logged by any of the open runs."""
+        ...
+
+    def flush(self) -> None:
+        """Bring what was written to where it outlives the process."""
+        ...
+
+    def close(self, run: Run) -> None:
+        """End a run: nothing more is written for it."""
+        ...
+
+
+def leaves(tree: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
+    """The arrays of a tree with their names, `key/path/in/the/tree`."""
+    if isinstance(tree, np.ndarray | np.generic):
+        yield name, tree  # pyright: ignore[reportReturnType]
+        return
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree or ())
+    for part, inner in items:
+        yield from leaves(inner, f"{name}/{part}" if name else str(part))
+
+
+def _at(tree: Any, i: int) -> Any:
+    """Row `i` of all arrays of a tree."""
+    return mapped(lambda array: array[i], tree)
+
+
+def mapped(fun: Callable[[np.ndarray], Any], tree: Any) -> Any:
+    """The tree with `fun` of each of its arrays."""
+    if isinstance(tree, dict):
+        return {name: mapped(fun, inner) for name, inner in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(mapped(fun, inner) for inner in tree)
+    return None if tree is None else fun(tree)
