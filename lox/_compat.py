@@ -346,6 +346,22 @@ def is_partitioned(context: Any) -> bool:
     return getattr(context.module_context.axis_context, "num_devices", 1) != 1
 
 
+def host_result(callback: Callable, form: jax.ShapeDtypeStruct, *args: Any) -> jax.Array:
+    """What `callback` returns on the host. It may be called more often, or not at all."""
+    return jax.pure_callback(callback, form, *args)
+
+
+def cpu_host_result(
+    callback: Callable, form: jax.ShapeDtypeStruct, *args: Any
+) -> jax.Array:
+    """The same on one CPU device, without the copies and locks of the portable way."""
+
+    def fill(context, out, *buffers):
+        np.asarray(out)[...] = callback(*(np.asarray(buffer) for buffer in buffers))
+
+    return buffer_callback(fill, form)(*args)
+
+
 def cpu_host_call(callback: Callable, token: Any, *args: Any) -> jax.Array:
     """The same on one CPU device, without the copies and locks of the portable way."""
 
@@ -358,12 +374,31 @@ def cpu_host_call(callback: Callable, token: Any, *args: Any) -> jax.Array:
     return call(token, *args)
 
 
-def is_staging() -> bool:
-    """Whether a program is being traced, to be run later."""
+def staged_program() -> Any:
+    """What stands for the program that is being traced, to be run later. None: none."""
     trace = _core.trace_ctx.trace
     while trace is not None and not isinstance(trace, _pe.DynamicJaxprTrace):
         trace = getattr(trace, "parent_trace", None)
-    return trace is not None
+    return trace
+
+
+def staged_with(effect: Any) -> Iterator[tuple[Primitive, list]]:
+    """The equations with an effect of the program that is being traced, the last first.
+
+    Yields:
+        What each of them does, and what comes out of it.
+    """
+    program = staged_program()
+    for entry in reversed(() if program is None else program.frame.tracing_eqns):
+        eqn = entry if hasattr(entry, "effects") else entry()
+        if eqn is not None and effect in eqn.effects:
+            yield (
+                eqn.primitive,
+                [
+                    _pe.DynamicJaxprTracer(program, v.aval, v, eqn.source_info, eqn)
+                    for v in eqn.outvars
+                ],
+            )
 
 
 def jaxprs_in(params: Any) -> Iterator[Any]:

@@ -219,7 +219,7 @@ def awaited(fun: Callable, listener: Hashable = None) -> Callable:
 
     @ft.wraps(fun)
     def waiting(*args, **kwargs):
-        if _compat.is_staging():
+        if _compat.staged_program() is not None:
             return fun(*args, **kwargs)
         with courier.awaiting(listener):
             try:

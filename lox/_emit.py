@@ -11,6 +11,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from . import _compat
+from ._chain import new_token
 from ._record import Record, bind, record_primitive
 from ._rows import key_data
 
@@ -45,6 +46,14 @@ def emit(
     """
     records = jax.tree.map(key_data, list(records))
     return bind(emit_p, records, [token], callback=callback)[0]
+
+
+def last_token() -> Any:
+    """The token for a call that comes after those that the program has made so far."""
+    calls = (
+        outs for primitive, outs in _compat.staged_with(emit_effect) if primitive is emit_p
+    )
+    return next(calls, [new_token()])[0]
 
 
 def emit_again(change: Callable[[Record], Record], args: list, params: dict) -> list:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from . import _compat
 from ._chain import chained, follow
@@ -30,6 +31,7 @@ class Tap:
     Attributes:
         collect: Collects what is to be delivered.
         token: Comes from the last host call: the next one comes after it.
+        run: What each record goes with: the number of the run that it belongs to.
         callback: What the host calls.
         batch: Every how many rows of a key a loop delivers them. None: each record.
         lanes: Sizes of the batch axes that come from `vmap`s around.
@@ -37,6 +39,7 @@ class Tap:
 
     collect: Collect
     token: Any
+    run: Any
     callback: Callable[[Parcel], None] = static()
     batch: int | None = static(default=None)
     lanes: tuple[int, ...] = static(default=())
@@ -61,7 +64,7 @@ class Tap:
 
     def deliver(self, parts: list[dict[str, Entry]], iterations: Any) -> list:
         """Send the collected rows to the host. What is left are counts and the token."""
-        records = [_one_record(part, self.lanes) for part in parts]
+        records = [_one_record(part, self.run, self.lanes) for part in parts]
         records = [record for record in records if record.keys]
         counts = [{k: own for k, own in p.items() if k.startswith(COUNT)} for p in parts]
         if not records:
@@ -94,8 +97,8 @@ class Tap:
         return dataclasses.replace(self.collect, capacity=capacity)
 
 
-def _one_record(entries: Mapping[str, Entry], lanes: tuple[int, ...]) -> Record:
-    """The rows of several keys as one record, which is valid if any row is."""
+def _one_record(entries: Mapping[str, Entry], run: Any, lanes: tuple[int, ...]) -> Record:
+    """The rows of several keys, and their run, as one record: valid if any row is."""
     n = len(lanes)
     rows = {
         key: without_keys(
@@ -104,7 +107,8 @@ def _one_record(entries: Mapping[str, Entry], lanes: tuple[int, ...]) -> Record:
         for key, own in entries.items()
         if not key.startswith(COUNT)
     }
-    batch = lanes if any(own.batch[:n] == lanes for own in rows.values()) else ()
+    has_lanes = np.ndim(run) > 0 or any(own.batch[:n] == lanes for own in rows.values())
+    batch = lanes if has_lanes else ()
     for _ in batch:
         rows = {key: per_example(own, lanes[0]) for key, own in rows.items()}
     # Without any mask, all of it is delivered as it is.
@@ -114,7 +118,8 @@ def _one_record(entries: Mapping[str, Entry], lanes: tuple[int, ...]) -> Record:
         each = [_any(mask, batch) for mask in masks]
         valid = jnp.stack(each).any(0)
     logs = logdict.of(rows)
-    return Record(values=(logs,), steps={}, valid=valid, keys=tuple(rows), batch=batch)
+    run = None if run is None else jnp.broadcast_to(run, batch)
+    return Record((logs, run), steps={}, valid=valid, keys=tuple(rows), batch=batch)
 
 
 def _is_bounded(jaxpr: Any) -> bool:

@@ -10,38 +10,44 @@ import jax
 from . import _compat
 
 
-def transformed(fun: Callable, transform: Callable, options: Hashable) -> Callable:
-    """`transform(fun, *args)` as a function, jitted and cached if `fun` is.
+def transformed(
+    fun: Callable, transform: Callable, options: Hashable, *given: Any
+) -> Callable:
+    """`transform(*given, fun, *args)` as a function, jitted and cached if `fun` is.
 
     Args:
         fun: Any function.
         transform: What to do with it.
         options: What tells transformations of the same jitted function apart.
+        *given: Arrays that the transformation uses.
     """
     if isinstance(fun, _compat.Jitted):
-        return _jitted_like(fun, transform, options)
+        return _jitted_like(fun, transform, options, given)
 
     @ft.wraps(fun)
     def called(*args, **kwargs):
-        return transform(fun, *args, **kwargs)
+        return transform(*given, fun, *args, **kwargs)
 
     return called
 
 
-def _jitted_like(fun: Any, transform: Callable, options: Hashable) -> Callable:
+def _jitted_like(
+    fun: Any, transform: Callable, options: Hashable, given: tuple
+) -> Callable:
     jitted = _transformed.setdefault(fun, {})
     if options not in jitted:
         # Kept as long as `fun` lives: it must not keep `fun` alive.
         reference = weakref.ref(fun)
 
         def called(*args, **kwargs):
-            return transform(reference(), *args, **kwargs)
+            given = kwargs.pop(_GIVEN, ())
+            return transform(*given, reference(), *args, **kwargs)
 
         called.__name__ = called.__qualname__ = fun.__name__
         if len(jitted) >= _MOST:
             del jitted[next(iter(jitted))]
         jitted[options] = jax.jit(called, **_compat.jit_options(fun))
-    call = jitted[options]
+    call = ft.partial(jitted[options], **{_GIVEN: given}) if given else jitted[options]
 
     def wrapped(*args, **kwargs):
         return call(*args, **kwargs)
@@ -52,6 +58,8 @@ def _jitted_like(fun: Any, transform: Callable, options: Hashable) -> Callable:
     return wrapped
 
 
+# The name by which a jitted function is given what its transformation uses.
+_GIVEN = "\0given"
 # How many programs are kept of one function. Each new callback makes another.
 _MOST = 32
 _transformed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()

@@ -4,15 +4,14 @@ import dataclasses
 import functools as ft
 import types
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
-from ._chain import new_token
 from ._collect import Collect
 from ._courier import awaited, courier
-from ._emit import Parcel
+from ._emit import Parcel, last_token
 from ._handlers import Tap
 from ._interpret import Walk
 from ._jitted import transformed
@@ -82,6 +81,31 @@ def tap(
     if not callable(callback):
         raise TypeError(f"The callback of `lox.tap` is {callback!r}, not a function.")
     check_prefix(prefix)
+    courier.start()
+    listener = Listener(_identified(callback), prefix)
+    return awaited(tapped(fun, listener, argnames, tags, interval, batch), listener)
+
+
+class Listens(Protocol):
+    """Takes parcels on threads of JAX. It can be hashed: programs are kept by it."""
+
+    def __call__(self, parcel: Parcel) -> None: ...
+
+    def told(self, jaxpr: Any, interval: int | None) -> Callable[[Parcel], None]:
+        """What takes the parcels of this program."""
+        ...
+
+
+def tapped(
+    fun: Callable,
+    listener: Listens,
+    argnames: str | Iterable[str] | None,
+    tags: str | Iterable[str] | None,
+    interval: int | None,
+    batch: int | None,
+    run: Any = None,
+) -> Callable:
+    """`fun`, and what it logs goes to the listener, with the run that it belongs to."""
     check_positive(interval=interval, batch=batch)
     collect = Collect(
         keys=selection(argnames, "argnames"),
@@ -90,32 +114,35 @@ def tap(
         reduce=((None, "append"),),
         interval=interval,
     )
-    courier.start()
-    listener = Listener(_identified(callback), prefix)
     options = collect, listener, batch
-    return awaited(transformed(fun, ft.partial(_tap, *options), options), listener)
+    return transformed(fun, ft.partial(_tap, *options), options, run)
 
 
 def _tap(
     collect: Collect,
-    listener: "Listener",
+    listener: Listens,
     batch: int | None,
+    run: Any,
     fun: Callable,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
     traced, collect = listening("lox.tap", collect, fun, *args, **kwargs)
-    walk = Walk(Tap(collect, new_token(), listener, batch))
+    callback = listener.told(traced.jaxpr, collect.interval)
+    walk = Walk(Tap(collect, last_token(), run, callback, batch))
     outs, _ = walk(traced.jaxpr, *traced.args)
     return traced.output(outs)
 
 
 @dataclasses.dataclass(frozen=True)
 class Listener:
-    """Takes parcels on threads of JAX, and has a callback called with what is in them."""
+    """Has a callback called with what is in the parcels."""
 
     callback: Callable[[logdict], Any]
     prefix: str
+
+    def told(self, jaxpr: Any, interval: int | None) -> Callable[[Parcel], None]:
+        return self
 
     def __call__(self, parcel: Parcel) -> None:
         courier.send(self, self._deliver, parcel)
@@ -128,7 +155,7 @@ class Listener:
 
 def _examples(record: Record) -> Iterator[logdict]:
     """What each example logged, of those that the `vmap`s around `tap` are over."""
-    (logs,) = record.values
+    logs, _ = record.values
     if record.valid is None and not record.batch:
         yield logs
         return
