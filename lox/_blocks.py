@@ -14,11 +14,13 @@ Impls = tuple[tuple[int, str], ...]
 
 def blocks(
     logs: Mapping[str, Rows],
-    run: int,
+    run: int | np.ndarray,
     impls: Mapping[str, Impls] = {},
     expected: int | None = None,
 ) -> list[Block]:
     """The rows of a run as blocks, those of one key in order.
+
+    With several runs, each array of the logs has an axis of them in front.
 
     Keys with the same rows and steps share a block. Rows that were not really logged are
     left out, but for keys with axes from `vmap`, where `valid` says which examples logged.
@@ -26,17 +28,20 @@ def blocks(
 
     Args:
         logs: The rows by key: NumPy arrays, typed PRNG keys as their data.
-        run: The id of the run that logged them.
+        run: The id of the run that logged them, or of each of the runs.
         impls: By key, which leaves of the value hold data of typed PRNG keys, and the names
             of the implementations.
         expected: How many rows the run will have.
     """
     alike: dict[Any, list[list[_Part]]] = {}
+    if not np.ndim(run):
+        logs = {key: rows.map(lambda x: np.asarray(x)[None]) for key, rows in logs.items()}
+    runs = np.atleast_1d(np.asarray(run, np.int32))
     for key, rows in logs.items():
-        parts = list(_parts(key, rows, impls.get(key, ())))
+        parts = list(_parts(key, rows, impls.get(key, ()), runs))
         alike.setdefault(tuple(part.place for part in parts), []).append(parts)
     joined = (zip(*keys, strict=True) for keys in alike.values())
-    return [_block(parts, run, expected) for each in joined for parts in each]
+    return [_block(parts, expected) for each in joined for parts in each]
 
 
 class _Part(NamedTuple):
@@ -46,19 +51,26 @@ class _Part(NamedTuple):
     place: tuple
     rows: Rows
     form: Form
+    runs: np.ndarray
 
 
-def _parts(key: str, rows: Rows, impls: Impls) -> Iterator[_Part]:
-    lead, size = rows.lead, len(rows.batch)
-    form = Form(rows.tags, rows.time, lead, lead + size, impls)
-    # (*lead, [time,] *batch, ...) -> (rows, *lead, *batch, ...)
-    front = rows.map(
-        lambda x: np.moveaxis(x, lead, 0) if form.time else np.asarray(x)[None]
-    )
+def _parts(key: str, rows: Rows, impls: Impls, runs: np.ndarray) -> Iterator[_Part]:
+    lead = rows.lead - 1
+    form = Form(rows.tags, rows.time, lead, lead + len(rows.batch), impls)
+
+    def flat(x: np.ndarray) -> np.ndarray:
+        # (runs, *lead, [time,] *batch, ...) -> (rows, *lead, *batch, ...)
+        if not form.time:
+            return x
+        x = np.moveaxis(x, lead + 1, 1)
+        return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
+
+    front = rows.map(flat)
     front = front.replace(value=_plain(front.value))
     number = np.arange(len(jax.tree.leaves(front.value)[0]))
+    runs = runs.repeat(rows.length) if form.time else runs
     if form.batch:
-        yield _Part(key, _place(front, number), front, form)
+        yield _Part(key, _place(front, number), front, form, runs)
         return
     if front.valid is not None:
         number = np.flatnonzero(front.valid)
@@ -67,17 +79,15 @@ def _parts(key: str, rows: Rows, impls: Impls) -> Iterator[_Part]:
     for same in _alike(number, front.masks):
         steps = {name: x for name, x in front.steps.items() if _has(front, name, same)}
         part = _take(front.replace(steps=steps, valid=None, masks={}), same)
-        yield _Part(key, _place(part, same), part, form)
+        yield _Part(key, _place(part, same), part, form, runs[same])
 
 
-def _block(parts: tuple[_Part, ...], run: int, expected: int | None) -> Block:
+def _block(parts: tuple[_Part, ...], expected: int | None) -> Block:
     steps, masks = parts[0].rows.steps, parts[0].rows.masks
-    values = {part.key: part.rows.value for part in parts}
-    length = len(jax.tree.leaves(values)[0])
     return Block(
-        runs=np.full(length, run, np.int32),
+        runs=parts[0].runs,
         steps=steps,
-        values=values,
+        values={part.key: part.rows.value for part in parts},
         forms={part.key: part.form for part in parts},
         valid={p.key: p.rows.valid for p in parts if p.rows.valid is not None},
         expected=expected,

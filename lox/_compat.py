@@ -346,6 +346,11 @@ def is_partitioned(context: Any) -> bool:
     return getattr(context.module_context.axis_context, "num_devices", 1) != 1
 
 
+def key_name(dtype: Any) -> str:
+    """The name of the implementation of typed PRNG keys, as `jax.random.key` takes it."""
+    return dtype._impl.name
+
+
 def host_result(callback: Callable, form: jax.ShapeDtypeStruct, *args: Any) -> jax.Array:
     """What `callback` returns on the host. It may be called more often, or not at all."""
     return jax.pure_callback(callback, form, *args)
@@ -389,7 +394,9 @@ def staged_with(effect: Any) -> Iterator[tuple[Primitive, list]]:
         What each of them does, and what comes out of it.
     """
     program = staged_program()
-    for entry in reversed(() if program is None else program.frame.tracing_eqns):
+    if program is None:
+        return
+    for entry in reversed(program.frame.tracing_eqns):
         eqn = entry if hasattr(entry, "effects") else entry()
         if eqn is not None and effect in eqn.effects:
             yield (

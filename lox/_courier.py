@@ -191,8 +191,9 @@ def barrier() -> None:
     """Wait until everything that has been logged so far is delivered.
 
     The callbacks of `lox.tap` run on a thread of their own, some time after the program
-    has logged. If one of them raised, so does this. As `jax.effects_barrier`, it waits for
-    what this thread has started; other threads have a barrier of their own.
+    has logged, and so do the back ends of loggers. If one of them raised, so does this. As
+    `jax.effects_barrier`, it waits for what this thread has started; other threads have a
+    barrier of their own.
 
     Example:
         >>> heard = []
@@ -203,6 +204,16 @@ def barrier() -> None:
         [{'x': 1.0}]
     """
     _barrier(None)
+    for settle in _settling:
+        settle()
+
+
+def when_settling(call: Callable[[], None]) -> None:
+    """Have something called by each `barrier`, after the callbacks."""
+    _settling.append(call)
+
+
+_settling: list[Callable[[], None]] = []
 
 
 def _barrier(listener: Hashable) -> None:

@@ -1,4 +1,12 @@
 """Loggers: where logs go, with a run for each seed."""
 
-from ._writer import Batch as Batch, Block as Block, Form as Form, Row as Row, Run as Run
-from ._writer import Writer as Writer
+from ._logger import Logger as Logger, LoggerState as LoggerState
+from ._multi import MultiLogger as MultiLogger
+from ._writer import (
+    Batch as Batch,
+    Block as Block,
+    Form as Form,
+    Row as Row,
+    Run as Run,
+    Writer as Writer,
+)

@@ -63,6 +63,7 @@ class Block:
         valid: By key, which examples logged, for those with axes from `vmap`.
         expected: How many rows a run will have at the end of the program that sends this.
         masks: By step, which examples have it, where only some do.
+        order: The numbers of the rows among all that the logger was given.
     """
 
     runs: np.ndarray
@@ -72,6 +73,7 @@ class Block:
     valid: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     expected: int | None = None
     masks: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    order: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -85,6 +87,16 @@ class Block:
             for name, array in leaves(tree)
         ]
         return tuple(kinds), tuple(self.forms.items()), self.expected
+
+    def numbered(self, first: int) -> "Block":
+        """The same with numbers, from `first` on."""
+        order = np.arange(first, first + len(self))
+        return dataclasses.replace(self, order=order)
+
+    def renamed(self, ids: Mapping[int, int]) -> "Block":
+        """The same with other ids for its runs."""
+        runs = np.array([ids[id] for id in self.runs.tolist()], np.int32)
+        return dataclasses.replace(self, runs=runs)
 
     @property
     def nbytes(self) -> int:
@@ -121,19 +133,20 @@ class Batch(Sequence[Block]):
         Where a key has been logged there already, and for rows without steps, another row
         begins.
         """
-        rows: list[Row] = []
+        rows: list[tuple[int, Row]] = []
         latest: dict[tuple, Row] = {}
         for block in self:
-            for i, run in enumerate(block.runs.tolist()):
+            order = range(len(block)) if block.order is None else block.order.tolist()
+            for i, (number, run) in enumerate(zip(order, block.runs.tolist(), strict=True)):
                 steps = {name: step[i] for name, step in block.steps.items()}
                 values = {key: _at(tree, i) for key, tree in block.values.items()}
                 place = run, *((name, step.tobytes()) for name, step in steps.items())
                 row = latest.get(place) if steps else None
                 if row is None or not row.values.keys().isdisjoint(values):
                     row = latest[place] = Row(run, steps, {})
-                    rows.append(row)
+                    rows.append((number, row))
                 row.values.update(values)
-        return iter(rows)
+        return (row for _, row in sorted(rows, key=lambda numbered: numbered[0]))
 
 
 class Writer(Protocol):
@@ -156,6 +169,37 @@ class Writer(Protocol):
         ...
 
 
+def merged(blocks: Sequence[Block]) -> list[Block]:
+    """The blocks with those of one layout joined, the rows of each key in order."""
+    groups: list[list[Block]] = []
+    latest: dict[tuple, list[Block]] = {}
+    layouts: dict[str, tuple] = {}
+    for block in blocks:
+        if any(layouts.get(key, block.layout) != block.layout for key in block.values):
+            # The key goes on in another layout: what comes later must stay behind it.
+            latest = {}
+        if block.layout not in latest:
+            latest[block.layout] = []
+            groups.append(latest[block.layout])
+        latest[block.layout].append(block)
+        layouts.update(dict.fromkeys(block.values, block.layout))
+    return [_joined(group) for group in groups]
+
+
+def _joined(blocks: Sequence[Block]) -> Block:
+    if len(blocks) == 1:
+        return blocks[0]
+
+    def join(*trees: Any) -> Any:
+        return mapped(lambda *arrays: np.concatenate(arrays), *trees)
+
+    arrays = {
+        name: join(*(getattr(block, name) for block in blocks))
+        for name in ("runs", "steps", "values", "valid", "masks", "order")
+    }
+    return dataclasses.replace(blocks[0], **arrays)
+
+
 def leaves(tree: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
     """The arrays of a tree with their names, `key/path/in/the/tree`."""
     if isinstance(tree, np.ndarray | np.generic):
@@ -171,10 +215,11 @@ def _at(tree: Any, i: int) -> Any:
     return mapped(lambda array: array[i], tree)
 
 
-def mapped(fun: Callable[[np.ndarray], Any], tree: Any) -> Any:
-    """The tree with `fun` of each of its arrays."""
-    if isinstance(tree, dict):
-        return {name: mapped(fun, inner) for name, inner in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(mapped(fun, inner) for inner in tree)
-    return None if tree is None else fun(tree)
+def mapped(fun: Callable[..., Any], *trees: Any) -> Any:
+    """The tree with `fun` of each of the arrays, those of several trees taken together."""
+    first = trees[0]
+    if isinstance(first, dict):
+        return {name: mapped(fun, *(tree[name] for tree in trees)) for name in first}
+    if isinstance(first, list | tuple):
+        return type(first)(mapped(fun, *inner) for inner in zip(*trees, strict=True))
+    return None if first is None else fun(*trees)

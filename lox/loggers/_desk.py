@@ -1,0 +1,314 @@
+"""Where the runs of a logger are kept, and what they log is collected for its writer.
+
+What has no underscore may be called on any thread, what has one runs on the scribe's.
+"""
+
+import abc
+import contextlib
+import secrets
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from ._scribe import scribe
+from ._writer import Batch, Block, Run, Writer, merged
+
+OnError = Literal["warn", "raise"]
+# How many rows are collected before they are written, even if it is not yet time.
+ROWS = 10_000
+BYTES = 16 * 2**20
+
+
+class BaseDesk(abc.ABC):
+    """Takes what arrives on the host, and has it written on another thread."""
+
+    def __init__(self):
+        self._names: dict[int, str] = {}
+        self._ids: dict[tuple[int, ...], int] = {}
+        self._finished: dict[int, str] = {}
+        self._ending: dict[int, None] = {}
+        self._bug: Exception | None = None
+
+    def open(self, keys: np.ndarray, process: int) -> np.ndarray:
+        """The ids of the runs with these keys, one a row. New ones are begun."""
+        scribe.start()
+        group = secrets.token_hex(4)
+        each = [tuple(key.tolist()) for key in keys]
+        ids = scribe.run(lambda: [self._opened(key, group, process) for key in each])
+        return np.array(ids, np.int32)
+
+    def take(self, blocks: Callable[[], list[Block]], nbytes: int, stoppable: bool) -> None:
+        """Have blocks written soon. If that is in vain, this raises to stop the program."""
+        if stoppable:
+            self.check()
+        scribe.send(lambda: self._take(blocks), nbytes)
+
+    def finish(self, ids: Iterable[int]) -> None:
+        """End runs, and raise if something of them could not be written."""
+        scribe.run(lambda: self._finish(list(ids)))
+        self.check(always=True)
+
+    def finish_later(self, ids: Iterable[int]) -> None:
+        """End runs when all that was logged so far has been delivered."""
+        scribe.send(lambda: self._ending.update(dict.fromkeys(ids)))
+
+    def finish_all(self) -> None:
+        self.finish(self._names)
+
+    def check_ids(self, ids: np.ndarray) -> None:
+        """Raise if there is no such run, or not any more."""
+        for id in ids.tolist():
+            if id not in self._names:
+                raise self._unknown(id)
+
+    def forget(self) -> None:
+        """Have no runs any more, and write nothing of those that there were."""
+        self._names, self._ids, self._ending = {}, {}, {}
+        _desks.pop(self, None)
+
+    @abc.abstractmethod
+    def check(self, *, always: bool = False) -> None:
+        """Raise what has failed; `always`: also what the program need not stop for."""
+
+    @abc.abstractmethod
+    def _begin(self, run: Run) -> None: ...
+
+    @abc.abstractmethod
+    def _accept(self, blocks: Sequence[Block]) -> None: ...
+
+    @abc.abstractmethod
+    def _end(self, ids: list[int]) -> None: ...
+
+    @property
+    @abc.abstractmethod
+    def config(self) -> Mapping[str, Any]: ...
+
+    def settle(self) -> None:
+        """End what was to be ended later. Called on the scribe's thread."""
+        ending, self._ending = self._ending, {}
+        self._finish(list(ending))
+
+    def _opened(self, key: tuple[int, ...], group: str, process: int) -> int:
+        if key in self._ids:
+            return self._ids[key]
+        id = secrets.randbelow(2**31)  # which a process that is dead has not had, either
+        name = "-".join(map(str, key))
+        run = Run(id, name, key, self.config, time.time(), group, process)
+        self._begin(run)
+        self._ids[key], self._names[id] = id, name
+        _desks[self] = None
+        return id
+
+    def _take(self, blocks: Callable[[], list[Block]]) -> None:
+        try:
+            arrived = blocks()
+            for block in arrived:
+                self.check_ids(np.unique(block.runs))
+        except Exception as error:
+            self._bug = self._bug or error
+            return
+        self._accept(arrived)
+
+    def _finish(self, ids: list[int]) -> None:
+        known = [id for id in ids if id in self._names]
+        stale = [id for id in ids if id not in self._names and id not in self._finished]
+        self._end(known)
+        for id in known:
+            self._finished[id] = self._names.pop(id)
+        self._ids = {key: id for key, id in self._ids.items() if id in self._names}
+        if not self._names:
+            _desks.pop(self, None)
+        if stale:
+            self._bug = self._unknown(stale[0])
+
+    def _unknown(self, id: int) -> ValueError:
+        if id in self._finished:
+            return ValueError(
+                f"The run {self._finished[id]!r} is finished: nothing can be logged to it "
+                "any more. Call `logger.finish` last, or `logger.init` for another run."
+            )
+        return ValueError(
+            f"This logger has no run with the id {id}. The state comes from another logger "
+            "or from a process that has ended, such as with a checkpoint: call "
+            "`logger.init(key)` in this process, which goes on with the run of that key."
+        )
+
+
+class Desk(BaseDesk):
+    """The desk of one writer.
+
+    Args:
+        name: What stands in messages.
+        writer: The back end.
+        config: The configuration of its runs.
+        on_error: Whether a writer that fails is warned of, or stops the program.
+        all_processes: Whether processes other than the first write, too.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        writer: Writer,
+        config: Mapping[str, Any] | None,
+        on_error: OnError,
+        all_processes: bool,
+    ):
+        super().__init__()
+        if on_error not in ("warn", "raise"):
+            raise ValueError(f'`on_error` is "warn" or "raise", not {on_error!r}.')
+        self._name, self._writer = name, writer
+        self._config = dict(config or {})
+        self._on_error, self._all_processes = on_error, all_processes
+        self._runs: dict[int, Run] = {}
+        self._pending: list[Block] = []
+        self._rows = self._bytes = self._count = self._lost = 0
+        self._failure: Exception | None = None
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self._config
+
+    def check(self, *, always: bool = False) -> None:
+        if self._bug is not None:
+            bug, self._bug = self._bug, None
+            raise bug
+        if self._failure is not None and (always or self._on_error == "raise"):
+            failure, lost = self._failure, self._lost
+            if always and not self._runs:
+                self._failure, self._lost = None, 0
+            raise RuntimeError(
+                f"{self._name} failed with {_described(failure)}. {lost} rows that were "
+                "logged are not written."
+            ) from failure
+
+    def flush(self) -> None:
+        """Write what was collected. Called on the scribe's thread."""
+        self._write()
+        self._try(self._writer.flush)
+
+    def _begin(self, run: Run) -> None:
+        if run.process == 0 or self._all_processes:
+            self._writer.open(run)
+            self._runs[run.id] = run
+
+    def _accept(self, blocks: Sequence[Block]) -> None:
+        for block in blocks:
+            self._pending.append(block.numbered(self._count))
+            self._count += len(block)
+            self._rows += len(block)
+            self._bytes += block.nbytes
+        if self._rows >= ROWS or self._bytes >= BYTES:
+            self._write()
+        scribe.flush_soon(self)
+
+    def _end(self, ids: list[int]) -> None:
+        self.flush()
+        for id in ids:
+            run = self._runs.pop(id, None)
+            if run is not None:
+                self._try(lambda run=run: self._writer.close(run))
+
+    def _write(self) -> None:
+        batch, rows = Batch(merged(self._pending)), self._rows
+        self._pending, self._rows, self._bytes = [], 0, 0
+        if batch and self._runs and not self._try(lambda: self._writer.write(batch)):
+            self._lost += rows
+
+    def _try(self, call: Callable[[], None]) -> bool:
+        """Whether it worked. After a failure nothing is tried any more."""
+        if self._failure is not None:
+            return False
+        try:
+            call()
+        except Exception as error:
+            self._failure = error
+            self._warn(error)
+        return self._failure is None
+
+    def _warn(self, error: Exception) -> None:
+        names = [run.name for run in self._runs.values()]
+        listed = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+        # Where warnings are errors, it is `finish` that raises.
+        with contextlib.suppress(RuntimeWarning):
+            warnings.warn(
+                f"{self._name} failed with {_described(error)}. From here on, what the run "
+                f"{listed} logs is not written, and `logger.finish` will raise.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+class Fan(BaseDesk):
+    """Several desks as one. What one of them cannot write, the others do."""
+
+    def __init__(self, desks: Sequence[BaseDesk]):
+        super().__init__()
+        self._desks = list(desks)
+        self._inner: dict[int, list[int]] = {}
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return {}
+
+    def check(self, *, always: bool = False) -> None:
+        if self._bug is not None:
+            bug, self._bug = self._bug, None
+            raise bug
+        for desk in self._desks:
+            desk.check(always=always)
+
+    def _begin(self, run: Run) -> None:
+        inner: list[int] = []
+        try:
+            for desk in self._desks:
+                inner.append(desk._opened(run.key, run.group, run.process))
+        except BaseException:
+            for desk, id in zip(self._desks, inner, strict=False):
+                desk._finish([id])
+            raise
+        self._inner[run.id] = inner
+
+    def _accept(self, blocks: Sequence[Block]) -> None:
+        for i, desk in enumerate(self._desks):
+            number = {id: inner[i] for id, inner in self._inner.items()}
+            desk._accept([block.renamed(number) for block in blocks])
+
+    def _end(self, ids: list[int]) -> None:
+        ended = [self._inner.pop(id) for id in ids]
+        for i, desk in enumerate(self._desks):
+            desk._finish([inner[i] for inner in ended])
+
+
+def settle() -> None:
+    """Return when all that reached the host is written and flushed."""
+    scribe.run(_settle)
+    for desk in list(_desks):
+        desk.check()
+
+
+def finish_all() -> None:
+    """End all runs. For the end of the process."""
+    scribe.run(lambda: [desk._finish(list(desk._names)) for desk in list(_desks)])
+
+
+def forget_all() -> None:
+    """Leave all runs to the process that began them."""
+    for desk in list(_desks):
+        desk.forget()
+
+
+def _settle() -> None:
+    for desk in list(_desks):
+        desk.settle()
+    scribe.flush()
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+# Those that have runs.
+_desks: dict[BaseDesk, None] = {}

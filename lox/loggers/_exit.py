@@ -1,0 +1,71 @@
+"""What was logged is written also when the process ends, or is told to."""
+
+import atexit
+import ctypes
+import os
+import signal
+import threading
+
+from lox._courier import barrier, when_settling
+
+from ._desk import finish_all, forget_all, settle
+from ._scribe import scribe
+
+# How long a back end may take when the process is told to end.
+PATIENCE = 10.0
+
+
+def write_at_sigterm() -> None:
+    """Write what reached the host before SIGTERM ends the process.
+
+    A handler of the user's stays in force.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return
+    signal.signal(signal.SIGTERM, lambda *_: _end())
+    # Python calls handlers on the main thread, which may be in a long program of JAX.
+    # What is written to this file descriptor reaches another thread at once.
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    other = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    if other != -1:
+        signal.set_wakeup_fd(other)
+        return
+    threading.Thread(
+        target=_watch, args=(reading,), name="lox-sigterm", daemon=True
+    ).start()
+
+
+def _watch(pipe: int) -> None:
+    while os.read(pipe, 1)[0] != signal.SIGTERM:
+        pass
+    _end()
+
+
+def _end() -> None:
+    written = threading.Event()
+    threading.Thread(target=lambda: (scribe.run(scribe.flush), written.set())).start()
+    written.wait(PATIENCE)
+    # The default action again, which only the main thread could ask Python for.
+    ctypes.CDLL(None).signal(int(signal.SIGTERM), 0)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _at_exit() -> None:
+    try:
+        barrier()
+    finally:
+        finish_all()
+        scribe.stop()
+
+
+def _in_a_fork() -> None:
+    """What a process has begun is not for its children to write."""
+    scribe.forget()
+    forget_all()
+
+
+when_settling(settle)
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_in_a_fork)

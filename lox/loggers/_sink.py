@@ -1,0 +1,125 @@
+"""What takes the records of a program for a logger, on threads of JAX."""
+
+import dataclasses
+import functools as ft
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lox import _compat
+from lox._blocks import Impls, blocks
+from lox._emit import Parcel
+from lox._interpret import records_in
+from lox._log import log_effect, log_p
+from lox._record import Record
+from lox._rows import Rows
+
+from ._desk import BaseDesk
+from ._writer import Block
+
+
+@dataclasses.dataclass(frozen=True)
+class Sink:
+    """Sends what arrives to a desk.
+
+    Attributes:
+        desk: Where the runs are known.
+        prefix: Put before each key.
+        impls: By key, which leaves hold data of typed PRNG keys.
+        expected: By key, how many rows there will be. Infinity: nobody knows.
+    """
+
+    desk: BaseDesk
+    prefix: str = ""
+    impls: tuple[tuple[str, Impls], ...] = ()
+    expected: tuple[tuple[str, float], ...] = ()
+
+    def told(self, jaxpr: Any, interval: int | None) -> "Sink":
+        values = [
+            (key, value)
+            for record in records_in(jaxpr)
+            for key, value in zip(record.keys, record.values, strict=True)
+        ]
+        rows = _rows_in(jaxpr)
+        expected = {key: _thinned(number, interval) for key, number in rows.items()}
+        impls = {key: impls_of(value) for key, value in values}
+        return dataclasses.replace(
+            self, impls=tuple(impls.items()), expected=tuple(expected.items())
+        )
+
+    def of(self, logs: Mapping[str, Rows]) -> "Sink":
+        """What takes these logs, all of them at once."""
+        impls = {key: impls_of(rows.value) for key, rows in logs.items()}
+        return dataclasses.replace(self, impls=tuple(impls.items()))
+
+    def __call__(self, parcel: Parcel) -> None:
+        arrived = ft.partial(self._blocks, parcel)
+        self.desk.take(arrived, parcel.nbytes, parcel.stoppable)
+
+    def _blocks(self, parcel: Parcel) -> list[Block]:
+        return [block for record in parcel.records() for block in self._of(record)]
+
+    def _of(self, record: Record) -> list[Block]:
+        logs, run = record.values
+        run = np.asarray(run).reshape(-1)
+        lanes = (
+            np.arange(run.size) if record.valid is None else np.flatnonzero(record.valid)
+        )
+        n = len(record.batch)
+
+        def lined_up(x: np.ndarray) -> np.ndarray:
+            # (*batch, ...) -> (lanes, ...), those that logged
+            return x.reshape(run.size, *x.shape[n:])[lanes]
+
+        rows = {
+            self.prefix + key: jax.tree.map(lined_up, own)
+            for key, own in logs.rows().items()
+        }
+        impls = {self.prefix + key: own for key, own in self.impls}
+        number = max((n for key, n in self.expected if key in logs), default=math.inf)
+        expected = None if number == math.inf else int(number)
+        return blocks(rows, run[lanes], impls, expected)
+
+
+def impls_of(value: Any) -> Impls:
+    """Which leaves of a value are typed PRNG keys, and of which implementation."""
+    dtypes = [getattr(leaf, "aval", leaf).dtype for leaf in jax.tree.leaves(value)]
+    return tuple(
+        (i, _compat.key_name(dtype))
+        for i, dtype in enumerate(dtypes)
+        if jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    )
+
+
+def _rows_in(program: Any) -> Counter[str]:
+    """How many rows of each key a program logs at most. Infinity: nobody knows."""
+    total: Counter[str] = Counter()
+    for jaxpr in _compat.jaxprs_in(program):
+        for eqn in jaxpr.eqns:
+            if log_effect in eqn.effects:
+                total.update(_rows_of(eqn))
+    return total
+
+
+def _rows_of(eqn: Any) -> Mapping[str, float]:
+    name = _compat.name_of(eqn)
+    if eqn.primitive is log_p:
+        return Counter(eqn.params["keys"])
+    if name == "cond":
+        each = [_rows_in(branch) for branch in eqn.params["branches"]]
+        return {key: max(rows[key] for rows in each) for key in _keys(each)}
+    times = {"scan": eqn.params.get("length"), "while": math.inf}.get(name, 1)
+    return {key: times * number for key, number in _rows_in(eqn.params).items()}
+
+
+def _keys(each: Iterable[Mapping[str, float]]) -> list[str]:
+    return list(dict.fromkeys(key for rows in each for key in rows))
+
+
+def _thinned(number: float, interval: int | None) -> float:
+    return number if interval is None or number == math.inf else -(-number // interval)
