@@ -52,14 +52,14 @@ def log(
         >>> logs, logs.step["x"].item()
         ({'x': 1.0}, 0)
     """
-    values = _checked(data, prefix)
+    values = checked(data, prefix)
     _check_steps(steps)
     reduction_named(reduce)
     state = _context.state()
     if values and state != "silent":
         record = Record(
-            values=tuple(_strong(f"The value of {k!r}", v) for k, v in values.items()),
-            steps={k: _strong(f"The step {k!r}", v) for k, v in steps.items()},
+            values=tuple(strong(f"The value of {k!r}", v) for k, v in values.items()),
+            steps={k: strong(f"The step {k!r}", v) for k, v in steps.items()},
             keys=tuple(values),
             tags=names_in(tags, "tags"),
             reduce=reduce,
@@ -96,8 +96,8 @@ log_p.def_impl(_stranded)
 mlir.register_lowering(log_p, lambda ctx, *args, **params: _stranded(*args, **params))
 
 
-def _checked(data: Any, prefix: str) -> dict[str, Any]:
-    """The values by their full keys."""
+def checked(data: Any, prefix: str = "") -> dict[str, Any]:
+    """The values by their full keys, or an error if they cannot be logged."""
     if not isinstance(data, Mapping):
         raise TypeError(
             "`lox.log` takes a mapping from keys to values, such as "
@@ -149,12 +149,12 @@ def _is_loggable(x: Any) -> bool:
     return isinstance(x, bool | int | float | complex) or is_array(x)
 
 
-def _strong(name: str, x: Any) -> Any:
+def strong(name: str, x: Any) -> Any:
     """The same value without a weak type: carries and branches must match."""
     if isinstance(x, jax.Array):
         return jnp.asarray(x, x.dtype) if jax.typeof(x).weak_type else x
     if not _is_loggable(x):
-        return jax.tree.map(ft.partial(_strong, name), x)
+        return jax.tree.map(ft.partial(strong, name), x)
     if not isinstance(x, int):
         copy = np.array(x)  # which nobody changes later
         return copy.astype(jax.dtypes.canonicalize_dtype(copy.dtype), copy=False)

@@ -109,6 +109,7 @@ class BaseDesk(abc.ABC):
                 self.check_ids(np.unique(block.runs))
         except Exception as error:
             self._bug = self._bug or error
+            _desks[self] = None  # for `settle`
             return
         self._accept(arrived)
 
@@ -310,5 +311,5 @@ def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-# Those that have runs.
+# Those that have runs, or something to complain of.
 _desks: dict[BaseDesk, None] = {}

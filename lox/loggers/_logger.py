@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from lox import _compat
 from lox._emit import Parcel, emit, emit_effect, emit_p, last_token
-from lox._log import check_function
+from lox._log import check_function, checked, strong
 from lox._logdict import logdict
 from lox._options import check_prefix
 from lox._record import Record
@@ -128,11 +128,12 @@ class BaseLogger:
     def log(self, state: LoggerState, logs: logdict | Mapping[str, Any]) -> None:
         """Write logs that are already there."""
         self._check(state)
-        logs = logs if isinstance(logs, logdict) else logdict(logs)
-        sink = Sink(self._desk).of(logs.rows())
-        rows = {key: without_keys(own) for key, own in logs.rows().items()}
+        values = checked(logs)
+        given = logs if isinstance(logs, logdict) else logdict(values)
+        rows = jax.tree.map(ft.partial(strong, "A value"), given).rows()
         if rows:
-            _send(sink, logdict.of(rows), state)
+            plain = {key: without_keys(own) for key, own in rows.items()}
+            _send(Sink(self._desk).of(rows), logdict.of(plain), state)
 
     def finish(self, state: LoggerState) -> None:
         """End the run: all that was logged to it is written, and it is closed.

@@ -1,0 +1,685 @@
+"""What all loggers have in common: runs, order, the thread that writes, failures."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from kept import Kept, assert_kept
+from programs import PROGRAMS, Program
+from selection import thin
+from test_while import PROGRAMS as WHILE_PROGRAMS, XS
+from truth import records_of_each, run, run_each
+
+import lox
+from lox.loggers import Logger, LoggerState, MultiLogger, _scribe
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+KEYS = jax.random.split(jax.random.key(0), 3)
+
+
+def name(key) -> str:
+    return "-".join(map(str, np.asarray(jax.random.key_data(key)).tolist()))
+
+
+def counting(xs):
+    """Logs in a loop, with a step and without, and not always."""
+
+    def step(total, x):
+        total += x
+        lox.log({"total": total}, step=x)
+        jax.lax.cond(x % 2 == 1, lambda: lox.log({"odd": {"x": x}}) and None, lambda: None)
+        return total, None
+
+    lox.log({"first": xs})
+    return jax.lax.scan(step, 0, xs)[0]
+
+
+INTS = jnp.arange(5)
+
+
+# What each run is given ---------------------------------------------------------------
+
+
+def logs_flatly(records) -> bool:
+    """Whether no `vmap` of the program's own is around a record."""
+    return all(len(record.lanes) == 1 for record in records)
+
+
+@pytest.mark.parametrize("p", thin(PROGRAMS, 2), ids=lambda p: p.name)
+def test_each_run_has_what_its_example_logs(p: Program):
+    records = records_of_each(p)
+    if not logs_flatly(records):
+        return
+    writer = Kept()
+    logger = Logger(writer)
+
+    def train(key, x):
+        return logger.tap(p.fun, logger.init(key))(x)
+
+    jax.jit(jax.vmap(train))(KEYS, p.xs)
+    lox.barrier()
+
+    for i, key in enumerate(KEYS):
+        mine = [record for record in records if record.lanes == (i,)]
+        assert_kept(writer.rows(name(key)), mine)
+
+
+@pytest.mark.parametrize("fun", thin(WHILE_PROGRAMS, 3), ids=lambda fun: fun.__name__)
+@pytest.mark.parametrize("batch", [None, 3])
+def test_each_run_has_what_its_loops_of_unknown_length_log(fun, batch):
+    _, records = run_each(fun, XS)
+    writer = Kept()
+    logger = Logger(writer)
+    keys = jax.random.split(jax.random.key(1), len(XS))
+
+    def train(key, x):
+        return logger.tap(fun, logger.init(key), batch=batch)(x)
+
+    jax.jit(jax.vmap(train))(keys, XS)
+    lox.barrier()
+
+    if logs_flatly(records):
+        for i, key in enumerate(keys):
+            mine = [record for record in records if record.lanes == (i,)]
+            assert_kept(writer.rows(name(key)), mine)
+
+
+WAYS = {
+    "tap": lambda logger, f, state: logger.tap(f, state),
+    "spool": lambda logger, f, state: logger.spool(f, state),
+    "jit of tap": lambda logger, f, state: jax.jit(logger.tap(f, state)),
+    "jit of spool": lambda logger, f, state: jax.jit(logger.spool(f, state)),
+    "tap of jit": lambda logger, f, state: logger.tap(jax.jit(f), state),
+    "spool of jit": lambda logger, f, state: logger.spool(jax.jit(f), state),
+    "batches": lambda logger, f, state: logger.tap(f, state, batch=2),
+    "a state that is an argument": lambda logger, f, state: (
+        lambda xs: jax.jit(lambda state, xs: logger.tap(f, state)(xs))(state, xs)
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_has_what_the_eager_run_logs(way):
+    _, records = run(counting, INTS)
+    writer = Kept()
+    logger = Logger(writer)
+    state = logger.init(KEYS[0])
+
+    for _ in range(2):
+        out = WAYS[way](logger, counting, state)(INTS)
+        assert out == 10
+    logger.finish(state)
+
+    assert_kept(writer.rows(name(KEYS[0])), records * 2)
+    assert [run.name for run in writer.closed] == [name(KEYS[0])]
+
+
+@pytest.mark.parametrize("number", [1, 8, 256])
+@pytest.mark.parametrize("way", ["tap", "spool", "batches"])
+def test_one_run_for_each_seed(way, number):
+    keys = jax.random.split(jax.random.key(2), number)
+    _, records = run(counting, INTS)
+    writer = Kept()
+    logger = Logger(writer)
+
+    @jax.jit
+    @jax.vmap
+    def train(key):
+        state = logger.init(key)
+        out = WAYS[way](logger, counting, state)(INTS)
+        logger.finish(state)
+        return out
+
+    assert train(keys).tolist() == [10] * number
+    lox.barrier()
+
+    assert [run.name for run in writer.opened] == [*map(name, keys)]
+    assert len({run.group for run in writer.opened}) == 1
+    assert sorted(run.name for run in writer.closed) == sorted(map(name, keys))
+    for key in keys[:: max(1, number // 3)]:
+        assert_kept(writer.rows(name(key)), records)
+
+
+def test_many_seeds_make_one_host_call_for_a_record():
+    writer = Kept()
+    logger = Logger(writer)
+    sent = []
+    logger._desk.take = lambda *args: sent.append(args)
+    states = jax.vmap(logger.init)(jax.random.split(jax.random.key(3), 256))
+
+    jax.jit(jax.vmap(lambda state: logger.tap(counting, state)(INTS)))(states)
+    jax.effects_barrier()
+
+    # One for what is logged before the loop, one for each iteration, one where some log.
+    assert len(sent) == 1 + len(INTS) + 2
+
+
+def test_a_gradient_logs_the_primal_once():
+    def loss(x):
+        lox.log({"x": x})
+        return jax.checkpoint(lambda x: lox.log({"y": x * x}) and x * x)(x)
+
+    writer = Kept()
+    logger = Logger(writer)
+    state = logger.init(KEYS[0])
+    slope = jax.jit(jax.grad(logger.tap(loss, state)))(3.0)
+    slope += jax.jit(logger.spool(jax.grad(loss), state))(3.0)
+    logger.finish(state)
+
+    assert slope == 12
+    assert_kept(writer.rows(name(KEYS[0])), run(loss, 3.0)[1] * 2)
+
+
+def test_a_logger_inside_a_loop():
+    writer = Kept()
+    logger = Logger(writer)
+
+    @jax.jit
+    def train(key):
+        state = logger.init(key)
+
+        def epoch(c, i):
+            logger.tap(lambda i: lox.log({"i": i}, epoch=i), state)(i)
+            logger.log(state, lox.logdict({"square": i * i}, epoch={"square": i}))
+            return c, None
+
+        jax.lax.scan(epoch, 0, jnp.arange(4))
+        logger.finish(state)
+
+    train(KEYS[0])
+    lox.barrier()
+
+    assert writer.rows(name(KEYS[0])) == [
+        ({"epoch": i}, {"i": i, "square": i * i}) for i in range(4)
+    ]
+    assert len(writer.closed) == 1
+
+
+def test_untaken_branches_and_finished_examples_log_nothing():
+    writer = Kept()
+    logger = Logger(writer)
+
+    def collatz(n):
+        def body(n):
+            lox.log({"n": n})
+            return jnp.where(n % 2 == 0, n // 2, 3 * n + 1)
+
+        return jax.lax.while_loop(lambda n: n != 1, body, n)
+
+    jax.jit(jax.vmap(lambda key, n: logger.tap(collatz, logger.init(key))(n)))(
+        KEYS, jnp.array([4, 1, 3])
+    )
+    lox.barrier()
+
+    seen = [[int(values["n"]) for _, values in writer.rows(name(k))] for k in KEYS]
+    assert seen == [[4, 2], [], [3, 10, 5, 16, 8, 4, 2]]
+
+
+def test_logs_that_are_there_already():
+    writer = Kept()
+    logger = Logger(writer)
+    state = logger.init(KEYS[0])
+    _, logs = lox.spool(counting)(INTS)
+    logger.log(state, logs)
+    jax.jit(logger.log)(state, logs)
+    logger.log(state, {"plain": 1.5})
+    logger.log(state, lox.logdict())
+    logger.finish(state)
+
+    _, records = run(counting, INTS)
+    rows = writer.rows(name(KEYS[0]))
+    assert rows.pop() == ({}, {"plain": 1.5})
+    assert_kept(rows, records * 2)
+
+
+def test_options_are_those_of_spool_and_tap():
+    writer = Kept()
+    logger = Logger(writer)
+    state = logger.init(KEYS[0])
+    logger.tap(counting, state, "total", prefix="a/", interval=2)(INTS)
+    logger.spool(counting, state, argnames="total", prefix="b/", reduce="mean")(INTS)
+    logger.spool(counting, state, "first", keep_logs=True)(INTS)
+    logger.finish(state)
+
+    assert [values for _, values in writer.rows(name(KEYS[0]))[:-1]] == [
+        {"a/total": 0},
+        {"a/total": 3},
+        {"a/total": 10},
+        {"b/total": 4},
+    ]
+
+
+def test_how_many_rows_are_expected():
+    def program(x):
+        def outer(c, i):
+            jax.lax.scan(lambda c, j: (c, lox.log({"inner": j}) and None), 0, jnp.arange(3))
+            jax.lax.cond(i > 0, lambda: lox.log({"b": i}) and None, lambda: None)
+            return c, lox.log({"outer": i}) and None
+
+        jax.lax.scan(outer, 0, jnp.arange(4))
+        jax.lax.while_loop(lambda x: x < 2, lambda x: lox.log({"w": x}) and x + 1, x)
+
+    writer = Kept()
+    logger = Logger(writer)
+    state = logger.init(KEYS[0])
+    logger.tap(program, state)(0)
+    logger.tap(program, state, argnames="outer", prefix="p/", interval=3)(0)
+    logger.finish(state)
+
+    expected = {k: b.expected for batch in writer.batches for b in batch for k in b.values}
+    assert expected == {"inner": 12, "outer": 4, "b": 4, "w": None, "p/outer": 2}
+
+
+# Runs ---------------------------------------------------------------------------------
+
+
+def test_the_same_key_is_the_same_run_until_it_is_finished():
+    writer = Kept()
+    logger = Logger(writer, config={"lr": 0.1})
+    first, again, other = map(logger.init, (KEYS[0], KEYS[0], KEYS[1]))
+    assert first.run == again.run != other.run
+
+    logger.finish(first)
+    logger.finish(again)
+    later = logger.init(KEYS[0])
+
+    assert later.run != first.run
+    assert [run.name for run in writer.opened] == [*map(name, (KEYS[0], KEYS[1], KEYS[0]))]
+    assert [run.name for run in writer.closed] == [name(KEYS[0])]
+    assert writer.opened[0].config == {"lr": 0.1}
+    assert writer.opened[0].key == tuple(jax.random.key_data(KEYS[0]).tolist())
+    logger.finish(other)
+    logger.finish(later)
+
+
+def test_keys_of_all_kinds_start_runs():
+    writer = Kept()
+    logger = Logger(writer)
+    for key in (
+        jax.random.key(5),
+        jax.random.PRNGKey(5),
+        jax.random.key(5, impl="rbg"),
+        5,
+        np.uint32(5),
+    ):
+        logger.init(key)
+    assert [run.name for run in writer.opened] == ["0-5", "0-5-0-5", "5"]
+    jax.vmap(logger.init)(jnp.arange(3, dtype=jnp.uint32))
+    assert [run.name for run in writer.opened[3:]] == ["0", "1", "2"]
+    logger.finish(jax.vmap(logger.init)(jnp.arange(3, dtype=jnp.uint32)))
+    assert len(writer.closed) == 3
+
+
+def test_a_finished_run_takes_nothing_more():
+    writer = Kept()
+    logger = Logger(writer)
+    state = logger.init(KEYS[0])
+    late = jax.jit(lambda state, x: logger.tap(lambda x: lox.log({"x": x}), state)(x))
+    logger.finish(state)
+    for use in (
+        lambda: logger.log(state, {"x": 1}),
+        lambda: logger.tap(counting, state),
+        lambda: logger.spool(counting, state),
+        lambda: (late(state, 1), lox.barrier()),
+    ):
+        with pytest.raises(ValueError, match=f"The run '{name(KEYS[0])}' is finished"):
+            use()
+    assert not writer.batches
+
+
+def test_an_id_from_another_process_is_refused():
+    logger = Logger(Kept())
+    logger.init(KEYS[0])
+    state = LoggerState(jnp.int32(12345))
+    for use in (
+        lambda: logger.tap(counting, state),
+        lambda: logger.log(state, {"x": 1}),
+        lambda: logger.finish(state),
+        lambda: (jax.jit(logger.log)(state, {"x": 1}), lox.barrier()),
+    ):
+        with pytest.raises(
+            ValueError, match=r"no run with the id 12345.*`logger.init\(key\)`"
+        ):
+            use()
+
+
+def test_bad_input():
+    logger = Logger(Kept())
+    states = jax.vmap(logger.init)(KEYS)
+    with pytest.raises(ValueError, match=r"takes one PRNG key.*`jax.vmap\(logger.init\)"):
+        logger.init(KEYS)
+    with pytest.raises(ValueError, match="takes one PRNG key"):
+        logger.init(0.5)
+    with pytest.raises(ValueError, match="The state holds 3 runs"):
+        logger.tap(counting, states)
+    with pytest.raises(TypeError, match=r"`state` is 'int', not what `logger\.init"):
+        logger.log(3, {})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"`logger\.tap` takes a function"):
+        logger.tap(3, logger.init(KEYS[0]))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match='`on_error` is "warn" or "raise", not \'no\''):
+        Logger(Kept(), on_error="no")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="takes one or more loggers, not Kept"):
+        MultiLogger(Kept())  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="takes one or more loggers, not none"):
+        MultiLogger()
+
+
+def test_a_context_finishes_its_runs():
+    writer = Kept()
+    with Logger(writer) as logger:
+        states = jax.vmap(logger.init)(KEYS)
+        jax.jit(jax.vmap(lambda s: logger.tap(counting, s)(INTS)))(states)
+    assert len(writer.closed) == 3
+    assert all(len(writer.rows(name(key))) == 8 for key in KEYS)
+
+
+# When it is written -------------------------------------------------------------------
+
+
+def test_single_rows_are_joined_and_flushed_twice_a_second():
+    writer = Kept()
+    logger = Logger(writer)
+    state = logger.init(KEYS[0])
+    logger.tap(
+        lambda n: jax.lax.fori_loop(0, n, lambda i, c: lox.log({"i": i}) and c, 0), state
+    )(2000)
+    deadline = time.monotonic() + 5
+    while writer.flushed == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    lox.barrier()
+    assert sum(len(batch[0]) for batch in writer.batches) == 2000
+    assert all(len(batch) == 1 for batch in writer.batches)
+    assert len(writer.batches) < 20
+
+
+def test_rows_of_a_key_stay_in_order_when_its_form_changes():
+    writer = Kept()
+    logger = Logger(writer)
+    state = logger.init(KEYS[0])
+    for i in range(3):
+        logger.log(state, lox.logdict({"x": i}, step={"x": i}))
+        logger.log(state, {"x": 10 * i})
+        logger.log(state, {"y": i})
+    logger.finish(state)
+    rows = [values for _, values in writer.rows(name(KEYS[0]))]
+    assert rows == [row for i in range(3) for row in ({"x": i}, {"x": 10 * i}, {"y": i})]
+
+
+class Slow(Kept):
+    def write(self, batch):
+        time.sleep(0.05)
+        super().write(batch)
+
+
+def test_a_slow_writer_makes_the_program_wait_and_loses_nothing(monkeypatch):
+    monkeypatch.setattr(_scribe, "CALLS", 10)
+    writer = Slow()
+    logger = Logger(writer)
+    monkeypatch.setattr("lox.loggers._desk.ROWS", 20)
+    state = logger.init(KEYS[0])
+    logger.tap(
+        lambda: jax.lax.fori_loop(0, 500, lambda i, c: lox.log({"i": i}) and c, 0), state
+    )()
+    jax.effects_barrier()
+    assert len(writer.batches) > 20
+    logger.finish(state)
+    assert [int(v["i"]) for _, v in writer.rows(name(KEYS[0]))] == [*range(500)]
+
+
+def test_runs_from_several_threads():
+    writer = Kept()
+    logger = Logger(writer)
+
+    def work(seed):
+        state = logger.init(jax.random.key(seed))
+        for _ in range(5):
+            logger.tap(counting, state)(INTS)
+        logger.finish(state)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    _, records = run(counting, INTS)
+    for seed in range(4):
+        assert_kept(writer.rows(name(jax.random.key(seed))), records * 5)
+
+
+def test_finish_in_a_program_comes_after_what_was_logged_before():
+    x = jnp.ones((300, 300)) / 300
+
+    def heavy(x):
+        x = jax.lax.fori_loop(0, 20, lambda i, x: x @ x, x)
+        lox.log({"sum": x.sum()})
+        return x
+
+    inner = Kept()
+    logger = Logger(inner)
+
+    @jax.jit
+    def train(key, x):
+        state = logger.init(key)
+        x = logger.tap(heavy, state)(x)
+        x = jax.jit(lambda x: logger.spool(heavy, state)(x))(x)
+        logger.finish(state)
+        return x
+
+    for i in range(10):
+        train(jax.random.key(i), x)
+    lox.barrier()
+    for i in range(10):
+        assert len(inner.rows(name(jax.random.key(i)))) == 2
+    assert len(inner.closed) == 10
+
+
+# Failures -----------------------------------------------------------------------------
+
+
+class Failing(Kept):
+    """Fails from the second batch on."""
+
+    def write(self, batch):
+        if self.batches:
+            raise OSError("no space left")
+        super().write(batch)
+
+
+def logged_twice(logger, state):
+    logger.log(state, {"x": 1})
+    lox.barrier()
+    logger.log(state, {"x": 2})
+    lox.barrier()
+
+
+def test_a_writer_that_fails_warns_once_and_finish_raises():
+    writer = Failing()
+    logger = Logger(writer)
+    state = logger.init(KEYS[0])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        logged_twice(logger, state)
+        logger.log(state, {"x": 3})
+        lox.barrier()
+    (warning,) = seen
+    message = str(warning.message)
+    assert message.startswith("Logger failed with OSError: no space left.")
+    assert name(KEYS[0]) in message
+    with pytest.raises(RuntimeError, match=r"OSError: no space left\. 2 rows") as raised:
+        logger.finish(state)
+    assert isinstance(raised.value.__cause__, OSError)
+    assert [values for _, values in writer.rows(name(KEYS[0]))] == [{"x": 1}]
+
+
+def test_a_writer_that_fails_can_stop_the_program():
+    writer = Failing()
+    logger = Logger(writer, on_error="raise")
+    state = logger.init(KEYS[0])
+
+    def forever(x):
+        return jax.lax.while_loop(lambda x: x > 0, lambda x: lox.log({"x": x}) and x + 1, x)
+
+    with (
+        pytest.warns(RuntimeWarning, match="Logger failed with OSError"),
+        pytest.raises(Exception, match="OSError: no space left"),
+    ):
+        jax.block_until_ready(logger.tap(forever, state)(jnp.int32(1)))
+    with pytest.raises(RuntimeError, match="no space left"):
+        logger.finish(state)
+
+
+class Closed(Kept):
+    def open(self, run):
+        raise PermissionError("nobody may write here")
+
+
+def test_a_back_end_that_cannot_be_opened_raises_in_init():
+    logger = Logger(Closed())
+    for _ in range(2):
+        with pytest.raises(PermissionError, match="nobody may write here"):
+            logger.init(KEYS[0])
+        with pytest.raises(PermissionError, match="nobody may write here"):
+            jax.vmap(logger.init)(KEYS)
+
+
+def test_a_back_end_that_cannot_be_opened_stops_a_jitted_program():
+    logger = Logger(Closed())
+    with pytest.raises(Exception, match="nobody may write here"):
+        jax.block_until_ready(jax.jit(logger.init)(KEYS[0]))
+
+
+def test_one_of_several_loggers_that_fails_does_not_silence_the_others():
+    bad, good = Failing(), Kept()
+    logger = MultiLogger(Logger(bad), Logger(good))
+    state = logger.init(KEYS[0])
+    with pytest.warns(RuntimeWarning, match="Logger failed"):
+        logged_twice(logger, state)
+    with pytest.raises(RuntimeError, match="no space left"):
+        logger.finish(state)
+    assert [values for _, values in good.rows(name(KEYS[0]))] == [{"x": 1}, {"x": 2}]
+    assert len(good.closed) == 1
+
+
+def test_several_loggers_open_all_or_none():
+    good = Kept()
+    logger = MultiLogger(Logger(good), Logger(Closed()))
+    with pytest.raises(PermissionError):
+        logger.init(KEYS[0])
+    assert good.opened == good.closed
+
+
+def test_several_loggers_have_the_same():
+    first, second = Kept(), Kept()
+    alone = Logger(first)
+    logger = MultiLogger(alone, Logger(second))
+    alone.log(alone.init(KEYS[0]), {"own": 1})
+
+    @jax.jit
+    @jax.vmap
+    def train(key):
+        state = logger.init(key)
+        out = logger.tap(counting, state)(INTS)
+        logger.finish(state)
+        return out
+
+    train(KEYS)
+    lox.barrier()
+    _, records = run(counting, INTS)
+    for key in KEYS:
+        assert_kept(second.rows(name(key)), records)
+    assert first.rows(name(KEYS[0]))[0] == ({}, {"own": 1})
+    assert len(first.opened) == len(first.closed) == 3
+
+
+# The end of the process ---------------------------------------------------------------
+
+PROGRAM = """
+import sys, time, jax, jax.numpy as jnp, lox
+from lox.loggers import Logger
+class Printing:
+    def open(self, run): pass
+    def write(self, batch):
+        for row in batch.rows(): print(int(row.values["i"]))
+    def flush(self): sys.stdout.flush()
+    def close(self, run): print("closed", flush=True)
+logger = Logger(Printing())
+state = logger.init(jax.random.key(0))
+def fun(n):
+    def step(c, i):
+        lox.log({"i": i})
+        return jnp.tanh(c @ c), None
+    return jax.lax.scan(step, jnp.ones((50, 50)), jnp.arange(n))[0].sum()
+"""
+
+
+def started(end: str) -> subprocess.Popen:
+    command = [sys.executable, "-u", "-c", PROGRAM + end]
+    return subprocess.Popen(command, stdout=-1, stderr=-1, text=True, env=dict(os.environ))
+
+
+def test_exit_right_after_dispatch_writes_everything():
+    process = started("jax.jit(logger.tap(fun, state), static_argnums=0)(500)")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert out.splitlines() == [*map(str, range(500)), "closed"]
+
+
+def test_an_exception_writes_everything():
+    process = started("logger.tap(fun, state)(50); raise ValueError('mine')")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "ValueError: mine" in err
+    assert out.splitlines() == [*map(str, range(50)), "closed"]
+
+
+# What ends the process while the main thread is in Python, or in JAX.
+BUSY = {
+    "in Python": "while True: time.sleep(1)",
+    "in JAX": """
+loop = jax.jit(lambda x: jax.lax.while_loop(lambda x: x >= 0, lambda x: x * 0.5, x))
+jax.block_until_ready(loop(1.0))
+""",
+}
+
+
+@pytest.mark.parametrize("where", BUSY)
+def test_sigterm_writes_what_has_reached_the_host(where):
+    process = started(
+        f"logger.tap(fun, state)(50); jax.effects_barrier(); print('ready')\n{BUSY[where]}"
+    )
+    assert process.stdout is not None
+    lines = []
+    while "ready" not in lines:
+        lines.append(process.stdout.readline().strip())
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    lines += out.splitlines()
+    assert process.returncode == -signal.SIGTERM, err
+    rows = [line for line in lines if line != "ready"]
+    assert rows[:50] == [*map(str, range(50))]
+
+
+def test_a_handler_of_the_users_stays():
+    before = "import signal; signal.signal(signal.SIGTERM, lambda *_: print('mine'))\n"
+    end = "signal.raise_signal(signal.SIGTERM)"
+    command = [sys.executable, "-c", before + PROGRAM + end]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["mine", "closed"], done.stderr
+
+
+def test_import_brings_jax_and_numpy_only():
+    code = (
+        "import sys, lox.loggers; print({'rich', 'nanoarrow', 'polars'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "set()", done.stderr
