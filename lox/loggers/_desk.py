@@ -285,8 +285,7 @@ class Fan(BaseDesk):
 
 def settle() -> None:
     """Return when all that reached the host is written and flushed."""
-    scribe.run(_settle)
-    for desk in list(_desks):
+    for desk in scribe.run(_settle):
         desk.check()
 
 
@@ -301,10 +300,12 @@ def forget_all() -> None:
         desk.forget()
 
 
-def _settle() -> None:
-    for desk in list(_desks):
+def _settle() -> list[BaseDesk]:
+    desks = list(_desks)
+    for desk in desks:
         desk.settle()
     scribe.flush()
+    return desks
 
 
 def _described(error: Exception) -> str:
