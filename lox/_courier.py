@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable
 import jax
 
 from . import _compat
-from ._emit import Parcel
+from ._parcel import Parcel
 
 # What may wait in the queue before the program has to.
 CALLS = 1000
@@ -67,7 +67,7 @@ class Courier:
 
         If an earlier one of the listener failed, this raises, to stop the program.
         """
-        if self._failed and parcel.stoppable:
+        if self._failed and parcel.contents.stoppable:
             self._tell(listener)
         if self._is_full():
             self._wait_for_room()

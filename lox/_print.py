@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ._emit import Parcel
+from ._parcel import Parcel
 from ._format import short
 from ._logdict import logdict
 from ._record import Record

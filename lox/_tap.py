@@ -12,7 +12,7 @@ import numpy as np
 from ._chain import new_token
 from ._collect import Collect
 from ._courier import awaited, courier
-from ._emit import Parcel
+from ._parcel import Parcel
 from ._handlers import Tap
 from ._interpret import Walk
 from ._jitted import transformed
