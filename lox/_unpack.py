@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools as ft
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -17,7 +17,10 @@ from ._rows import Rows
 def unpacked(parcel: Parcel, prefix: str) -> Iterator[logdict]:
     """The logs of each record, and of each example that the `vmap`s around are over."""
     for packed in _packed(parcel.contents, prefix):
-        yield from packed.logs(parcel.arrays)
+        if packed.is_single:
+            yield packed.whole(parcel.arrays)
+        else:
+            yield from packed.examples(parcel.arrays)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,21 +30,23 @@ class Packed:
     This is `jax.tree.unflatten`, with all that is known before taken out of it.
 
     Attributes:
-        places: Where the leaves of the logs are, those of the values first.
-        form: The structure of the logs.
         keys: The keys.
-        values: The structure of a list of the values.
+        values: Where the leaves of the values are.
+        places: Where the leaves of the logs are, those of the values first.
+        tree: The structure of a list of the values. None: each is an array.
+        form: The structure of the logs.
         valid: Where it says which examples logged. None: all of them.
-        examples: The indices of all examples along the batch axes.
+        batch: Sizes of the axes that the examples are along.
         is_partial: Whether some of the rows may not have been logged.
     """
 
-    places: Sequence[Place]
-    form: Any
     keys: Sequence[str]
-    values: Any
+    values: Sequence[Place]
+    places: Sequence[Place]
+    tree: Any
+    form: Any
     valid: Place | None
-    examples: Sequence[tuple[int, ...]]
+    batch: tuple[int, ...]
     is_partial: bool
 
     @classmethod
@@ -50,32 +55,47 @@ class Packed:
         (logs,) = record.values
         logs = logs.prefix(prefix)
         places, form = jax.tree.flatten(logs)
+        values, tree = jax.tree.flatten(list(logs.values()))
+        is_flat = len(values) == len(logs) == tree.num_nodes - 1
         return cls(
-            places=places,
-            form=form,
             keys=tuple(logs),
-            values=jax.tree.structure(list(logs.values())),
+            values=values,
+            places=places,
+            tree=None if is_flat else tree,
+            form=form,
             valid=record.valid,
-            examples=list(np.ndindex(record.batch)),
+            batch=record.batch,
             is_partial=bool(logs.valid),
         )
 
-    def logs(self, arrays: Sequence[np.ndarray]) -> Iterator[logdict]:
-        leaves = [place.read(arrays) for place in self.places]
-        for index in self._logging(arrays):
+    @property
+    def is_single(self) -> bool:
+        return self.valid is None and not self.batch
+
+    def whole(self, arrays: Sequence[np.ndarray]) -> logdict:
+        """The logs of a record that has been logged once."""
+        values = [place.read(arrays) for place in self.values]
+        return self._logs(values, lambda: self._rows(arrays))
+
+    def examples(self, arrays: Sequence[np.ndarray]) -> Iterator[logdict]:
+        """The logs of each example that logged the record."""
+        valid = True if self.valid is None else self.valid.read(arrays)
+        values = [place.read(arrays) for place in self.values]
+        for index in map(tuple, np.argwhere(np.broadcast_to(valid, self.batch))):
             at = (*index, ...)
-            own = [leaf[at] for leaf in leaves] if index else leaves
-            values = self.values.unflatten(own[: self.values.num_leaves])
-            rows = ft.partial(self._rows, own, index)
-            logs = logdict.later(zip(self.keys, values, strict=True), rows)
+            logs = self._logs(
+                [x[at] for x in values], lambda index=index: self._rows(arrays, index)
+            )
             yield logs.compact() if self.is_partial else logs
 
-    def _logging(self, arrays: Sequence[np.ndarray]) -> Iterable[tuple[int, ...]]:
-        if self.valid is None:
-            return self.examples
-        return map(tuple, np.argwhere(self.valid.read(arrays)))
+    def _logs(self, leaves: list, rows: Callable[[], dict[str, Rows]]) -> logdict:
+        values = leaves if self.tree is None else self.tree.unflatten(leaves)
+        return logdict.later(zip(self.keys, values, strict=True), rows)
 
-    def _rows(self, leaves: list, index: tuple[int, ...]) -> dict[str, Rows]:
+    def _rows(
+        self, arrays: Sequence[np.ndarray], index: tuple[int, ...] = ()
+    ) -> dict[str, Rows]:
+        leaves = [place.read(arrays)[*index, ...] for place in self.places]
         rows = jax.tree.unflatten(self.form, leaves).rows()
         if not index:
             return rows
