@@ -17,6 +17,7 @@ def blocks(
     run: int | np.ndarray,
     impls: Mapping[str, Impls] = {},
     expected: int | None = None,
+    order: np.ndarray | None = None,
 ) -> list[Block]:
     """The rows of a run as blocks, those of one key in order.
 
@@ -32,13 +33,15 @@ def blocks(
         impls: By key, which leaves of the value hold data of typed PRNG keys, and the names
             of the implementations.
         expected: How many rows the run will have.
+        order: What the rows of each of the runs come after, see `Block`.
     """
     alike: dict[Any, list[list[_Part]]] = {}
     if not np.ndim(run):
         logs = {key: rows.map(lambda x: np.asarray(x)[None]) for key, rows in logs.items()}
     runs = np.atleast_1d(np.asarray(run, np.int32))
+    lanes = np.stack([runs, np.zeros_like(runs) if order is None else order], axis=1)
     for key, rows in logs.items():
-        parts = list(_parts(key, rows, impls.get(key, ()), runs))
+        parts = list(_parts(key, rows, impls.get(key, ()), lanes))
         alike.setdefault(tuple(part.place for part in parts), []).append(parts)
     joined = (zip(*keys, strict=True) for keys in alike.values())
     return [_block(parts, expected) for each in joined for parts in each]
@@ -51,10 +54,10 @@ class _Part(NamedTuple):
     place: tuple
     rows: Rows
     form: Form
-    runs: np.ndarray
+    lanes: np.ndarray  # (rows, 2): the run, and the place in the order
 
 
-def _parts(key: str, rows: Rows, impls: Impls, runs: np.ndarray) -> Iterator[_Part]:
+def _parts(key: str, rows: Rows, impls: Impls, lanes: np.ndarray) -> Iterator[_Part]:
     lead = rows.lead - 1
     form = Form(rows.tags, rows.time, lead, lead + len(rows.batch), impls)
 
@@ -68,9 +71,9 @@ def _parts(key: str, rows: Rows, impls: Impls, runs: np.ndarray) -> Iterator[_Pa
     front = rows.map(flat)
     front = front.replace(value=_plain(front.value))
     number = np.arange(len(jax.tree.leaves(front.value)[0]))
-    runs = runs.repeat(rows.length) if form.time else runs
+    lanes = lanes.repeat(rows.length, axis=0) if form.time else lanes
     if form.batch:
-        yield _Part(key, _place(front, number), front, form, runs)
+        yield _Part(key, _place(front, number), front, form, lanes)
         return
     if front.valid is not None:
         number = np.flatnonzero(front.valid)
@@ -79,19 +82,20 @@ def _parts(key: str, rows: Rows, impls: Impls, runs: np.ndarray) -> Iterator[_Pa
     for same in _alike(number, front.masks):
         steps = {name: x for name, x in front.steps.items() if _has(front, name, same)}
         part = _take(front.replace(steps=steps, valid=None, masks={}), same)
-        yield _Part(key, _place(part, same), part, form, runs[same])
+        yield _Part(key, _place(part, same), part, form, lanes[same])
 
 
 def _block(parts: tuple[_Part, ...], expected: int | None) -> Block:
-    steps, masks = parts[0].rows.steps, parts[0].rows.masks
+    rows, lanes = parts[0].rows, parts[0].lanes
     return Block(
-        runs=parts[0].runs,
-        steps=steps,
+        runs=lanes[:, 0].astype(np.int32),
+        steps=rows.steps,
         values={part.key: part.rows.value for part in parts},
         forms={part.key: part.form for part in parts},
         valid={p.key: p.rows.valid for p in parts if p.rows.valid is not None},
         expected=expected,
-        masks=masks,
+        masks=rows.masks,
+        order=lanes[:, 1],
     )
 
 

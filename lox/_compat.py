@@ -20,7 +20,6 @@ from jax._src.debugging import DebugEffect as _DebugEffect
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.sharding_impls import UnspecifiedValue
 from jax.core import eval_jaxpr
-from jax.experimental.buffer_callback import buffer_callback
 from jax.experimental.key_reuse import _core as _key_reuse
 from jax.experimental.layout import Format
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive
@@ -327,7 +326,9 @@ def memoize_by_context(context: Callable[[], Any]) -> None:
     _pe._memoize = memoize_each
 
 
-def portable_host_call(callback: Callable, token: Any, *args: Any) -> jax.Array:
+def portable_host_call(
+    context: Any, callback: Callable, token: Any, *args: Any
+) -> jax.Array:
     """Call `callback` on the host with NumPy arrays, from any platform.
 
     The token that is returned is there when the call is over.
@@ -367,16 +368,28 @@ def cpu_host_result(
     return buffer_callback(fill, form)(*args)
 
 
-def cpu_host_call(callback: Callable, token: Any, *args: Any) -> jax.Array:
-    """The same on one CPU device, without the copies and locks of the portable way."""
+def cpu_host_call(context: Any, callback: Callable, token: Any, *args: Any) -> jax.Array:
+    """The same on one CPU device, without the copies and locks of the portable way.
 
-    def deliver(context, out, token, *buffers):
+    This is `jax.experimental.buffer_callback` without its pytrees.
+    """
+
+    def deliver(execution, token, *buffers):
+        *buffers, out = buffers
         # The buffers die after the call.
-        callback(*(np.asarray(buffer).copy() for buffer in buffers))
+        callback(*[buffer.__array__().copy() for buffer in buffers])
+        return ()
 
+    module = context.module_context
+    module.add_host_callback(deliver)
     form = jax.ShapeDtypeStruct(token.shape, token.dtype)
-    call = buffer_callback(deliver, form, has_side_effect=True, input_output_aliases={0: 0})
-    return call(token, *args)
+    call = jax.ffi.ffi_call(
+        "xla_buffer_python_cpu_callback",
+        form,
+        has_side_effect=True,
+        input_output_aliases={0: 0},
+    )
+    return call(token, *args, index=np.uint64(len(module.host_callbacks) - 1))
 
 
 def staged_program() -> Any:

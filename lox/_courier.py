@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable
 import jax
 
 from . import _compat
-from ._emit import Parcel
+from ._parcel import Parcel
 
 # What may wait in the queue before the program has to.
 CALLS = 1000
@@ -25,9 +25,9 @@ BYTES = 64 * 2**20
 # How long the program waits for room: a callback that uses JAX may itself wait for the
 # thread of JAX that waits here.
 PATIENCE = 1.0
-# How long deliveries gather before they are made: to change threads for each one costs
-# more than the delivery.
-PAUSE = 0.001
+# How long deliveries gather before they are made, if the queue is not half full before:
+# to change threads costs more than many of them.
+PAUSE = 0.01
 
 
 @dataclasses.dataclass
@@ -67,9 +67,10 @@ class Courier:
 
         If an earlier one of the listener failed, this raises, to stop the program.
         """
-        if self._failed and parcel.stoppable:
+        if self._failed and parcel.contents.stoppable:
             self._tell(listener)
-        if self._is_full():
+        if self._is_filled():
+            self._hurry.set()
             self._wait_for_room()
         with self._lock:
             self._waiting += parcel.nbytes
@@ -83,9 +84,10 @@ class Courier:
         if self._thread is None:
             self._empty_queue()
         elif threading.current_thread() is not self._thread:
-            # A callback may have started a program, which delivers something in turn.
-            self._run_now(self._drain)
-            self._run_now(lambda: None)
+            done = threading.Event()
+            self._queue.put(lambda: self._drain(done))
+            self._hurry.set()
+            done.wait()
         with self._lock:
             mine, others = [], []
             for owner, failure in self._failures:
@@ -133,36 +135,30 @@ class Courier:
 
     def _wait_for_room(self) -> None:
         deadline = time.monotonic() + PATIENCE
-        while self._is_full() and time.monotonic() < deadline:
-            time.sleep(PAUSE)
+        while self._is_filled(1) and time.monotonic() < deadline:
+            time.sleep(0.001)
 
-    def _run_now(self, call: Callable[[], object]) -> None:
-        """Have something called on the thread, after all that is in the queue."""
-        done = threading.Event()
-        self._queue.put(call)
-        self._queue.put(done.set)
-        self._hurry.set()
-        done.wait()
-        self._hurry.clear()
-
-    def _drain(self) -> None:
+    def _drain(self, done: threading.Event) -> None:
+        """Wait for the programs that callbacks have started, and deliver what they send."""
         self._is_draining = True
         try:
             jax.effects_barrier()
         except Exception as error:
             self._note(None, error)
         self._is_draining = False
+        self._queue.put(done.set)
 
-    def _is_full(self) -> bool:
+    def _is_filled(self, share: float = 0.5) -> bool:
         if self._is_draining:
             return False
-        return self._queue.qsize() >= CALLS or self._waiting >= BYTES
+        return self._queue.qsize() >= CALLS * share or self._waiting >= BYTES * share
 
     def _run(self) -> None:
         while (call := self._queue.get()) is not None:
             call()
             if self._queue.empty():
                 self._hurry.wait(PAUSE)
+                self._hurry.clear()
 
     def _empty_queue(self) -> None:
         while not self._queue.empty():

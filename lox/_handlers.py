@@ -12,10 +12,11 @@ import numpy as np
 from . import _compat
 from ._chain import chained, follow
 from ._collect import COUNT, Collect
-from ._emit import Parcel, emit, emit_again, emit_effect
+from ._emit import emit, emit_again, emit_effect
 from ._log import log_effect, log_p, relog
 from ._logdict import logdict
 from ._merge import Entry
+from ._parcel import Parcel
 from ._record import Record, bind
 from ._rows import Branch, Where, per_example, static, without_keys
 

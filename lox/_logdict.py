@@ -1,6 +1,7 @@
 """The container of logged values and of what is known about them."""
 
-from collections.abc import Callable, Mapping
+import functools as ft
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -43,12 +44,12 @@ class logdict(dict[str, Any], Conversions):
         ({'loss': 0.5}, 3)
     """
 
-    _packed: tuple
-    _unpacked: dict[str, Rows] | None = None
+    _make_rows: Callable[[], dict[str, Rows]]
+    _made_rows: dict[str, Rows] | None = None
 
     def __init__(self, data: Any = (), /, **steps: Mapping[str, Any]):
         super().__init__()
-        self._unpacked = {}
+        self._made_rows = {}
         for key, value in dict(data).items():
             own = {name: of[key] for name, of in steps.items() if key in of}
             self._rows[key] = _single(value, own)
@@ -61,6 +62,16 @@ class logdict(dict[str, Any], Conversions):
         logs._rows.update(rows)
         for key, own in rows.items():
             dict.__setitem__(logs, key, own.value)
+        return logs
+
+    @classmethod
+    def later(
+        cls, values: Iterable[tuple[str, Any]], rows: Callable[[], dict[str, Rows]]
+    ) -> "logdict":
+        """The logs that hold `rows()`, for the time that more than `values` is asked for."""
+        logs = cls.__new__(cls)
+        dict.update(logs, values)
+        logs._make_rows = rows
         return logs
 
     def rows(self) -> dict[str, Rows]:
@@ -266,21 +277,15 @@ class logdict(dict[str, Any], Conversions):
     @classmethod
     def tree_unflatten(cls, form: tuple, children: Any) -> "logdict":
         *values, meta = children
-        logs = cls.__new__(cls)
-        dict.update(logs, zip(form[0], values, strict=True))
-        logs._packed = values, meta, form
-        return logs
+        named = zip(form[0], values, strict=True)
+        return cls.later(named, ft.partial(_rows_of, values, meta, *form))
 
     @property
     def _rows(self) -> dict[str, Rows]:
         # Most logs that leave a jitted function are asked for their values alone.
-        if self._unpacked is None:
-            values, meta, (keys, forms) = self._packed
-            each = zip(keys, values, meta, forms, strict=True)
-            self._unpacked = {
-                key: form[0](value, *arrays, *form[1:]) for key, value, arrays, form in each
-            }
-        return self._unpacked
+        if self._made_rows is None:
+            self._made_rows = self._make_rows()
+        return self._made_rows
 
 
 export.register_pytree_node_serialization(
@@ -289,6 +294,11 @@ export.register_pytree_node_serialization(
     serialize_auxdata=serialize,
     deserialize_auxdata=deserialize,
 )
+
+
+def _rows_of(values: list, meta: list, keys: tuple, forms: tuple) -> dict[str, Rows]:
+    each = zip(keys, values, meta, forms, strict=True)
+    return {key: form[0](value, *arrays, *form[1:]) for key, value, arrays, form in each}
 
 
 def _with_value(rows: Rows, value: Any) -> Rows:

@@ -15,12 +15,13 @@ from . import _compat
 from ._bar import Bar
 from ._chain import chained, follow, new_token
 from ._courier import awaited, courier
-from ._emit import Parcel, emit
+from ._emit import emit
 from ._handlers import Idle
 from ._interpret import Walk, trace
 from ._jitted import transformed
 from ._log import check_function
 from ._merge import Entry
+from ._parcel import Parcel
 from ._record import Record
 from ._rows import static
 from ._rules import rules

@@ -3,24 +3,21 @@
 import dataclasses
 import functools as ft
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
-
-import jax
-import numpy as np
 
 from ._collect import Collect
 from ._courier import awaited, courier
-from ._emit import Parcel, last_token
+from ._emit import last_token
 from ._handlers import Tap
 from ._interpret import Walk
 from ._jitted import transformed
 from ._log import check_function
 from ._logdict import logdict
 from ._options import check_positive, check_prefix, listening, selection
+from ._parcel import Parcel
 from ._print import print_logs
-from ._record import Record
-from ._rows import Rows
+from ._unpack import unpacked
 
 
 def tap(
@@ -148,43 +145,8 @@ class Listener:
         courier.send(self, self._deliver, parcel)
 
     def _deliver(self, parcel: Parcel) -> None:
-        for record in parcel.records():
-            for logs in _examples(record):
-                self.callback(logs.prefix(self.prefix) if self.prefix else logs)
-
-
-def _examples(record: Record) -> Iterator[logdict]:
-    """What each example logged, of those that the `vmap`s around `tap` are over."""
-    logs, _ = record.values
-    if record.valid is None and not record.batch:
-        yield logs
-        return
-    if not record.batch:
-        yield from [logs.compact()] if record.valid else []
-        return
-    sizes = record.batch
-    valid = np.ones(sizes, bool) if record.valid is None else record.valid
-    rows = logs.rows()
-    stepped = logdict.of({key: _with_example(own, sizes) for key, own in rows.items()})
-    leaves, form = jax.tree.flatten(stepped)
-    is_partial = bool(logs.valid)
-    for index in map(tuple, np.argwhere(valid)):
-        at = (*index, ...)
-        own = jax.tree.unflatten(form, [leaf[at] for leaf in leaves])
-        yield own.compact() if is_partial else own
-
-
-def _with_example(rows: Rows, sizes: tuple[int, ...]) -> Rows:
-    """The rows with another step, the index of the example, or one for each `vmap`."""
-    index = np.moveaxis(np.indices(sizes), 0, -1)
-    index = index[..., 0] if len(sizes) == 1 else index
-    # As all steps, it has the axes of the rows.
-    front = (rows.length,) * rows.time + rows.batch
-    shape, rest = sizes + front, index.shape[len(sizes) :]
-    wide = index.reshape(*sizes, *(1 for _ in front), *rest)
-    return rows.replace(
-        steps={**rows.steps, "example": np.broadcast_to(wide, shape + rest)}
-    )
+        for logs in unpacked(parcel, self.prefix):
+            self.callback(logs)
 
 
 def _identified(callback: Callable) -> Callable:

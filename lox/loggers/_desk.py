@@ -9,7 +9,7 @@ import secrets
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -17,9 +17,17 @@ from ._scribe import scribe
 from ._writer import Batch, Block, Run, Writer, merged
 
 OnError = Literal["warn", "raise"]
-# How many rows are collected before they are written, even if it is not yet time.
-ROWS = 10_000
+# How much is collected before it is written, even if it is not yet time.
+ROWS = PARCELS = 10_000
 BYTES = 16 * 2**20
+
+
+class Site(Protocol):
+    """A place in a program that sends parcels, all of the same form. It can be hashed."""
+
+    def blocks(self, parcels: Sequence[Any], order: np.ndarray) -> list[Block]:
+        """What is in them. `order` has a number for each."""
+        ...
 
 
 class BaseDesk(abc.ABC):
@@ -31,6 +39,8 @@ class BaseDesk(abc.ABC):
         self._finished: dict[int, str] = {}
         self._ending: dict[int, None] = {}
         self._bug: Exception | None = None
+        self._waiting: dict[Site, list[tuple[int, Any]]] = {}
+        self._number = self._bytes = 0
 
     def open(self, keys: np.ndarray, process: int) -> np.ndarray:
         """The ids of the runs with these keys, one a row. New ones are begun."""
@@ -40,11 +50,14 @@ class BaseDesk(abc.ABC):
         ids = scribe.run(lambda: [self._opened(key, group, process) for key in each])
         return np.array(ids, np.int32)
 
-    def take(self, blocks: Callable[[], list[Block]], nbytes: int, stoppable: bool) -> None:
-        """Have blocks written soon. If that is in vain, this raises to stop the program."""
+    def take(self, site: Site, parcel: Any, nbytes: int, *, stoppable: bool) -> None:
+        """Have what is in a parcel written soon.
+
+        If that is in vain, this raises to stop the program.
+        """
         if stoppable:
             self.check()
-        scribe.send(lambda: self._take(blocks), nbytes)
+        scribe.send(lambda: self._take(site, parcel, nbytes), nbytes)
 
     def finish(self, ids: Iterable[int]) -> None:
         """End runs, and raise if something of them could not be written."""
@@ -66,7 +79,7 @@ class BaseDesk(abc.ABC):
 
     def forget(self) -> None:
         """Have no runs any more, and write nothing of those that there were."""
-        self._names, self._ids, self._ending = {}, {}, {}
+        self._names, self._ids, self._ending, self._waiting = {}, {}, {}, {}
         _desks.pop(self, None)
 
     @abc.abstractmethod
@@ -77,7 +90,11 @@ class BaseDesk(abc.ABC):
     def _begin(self, run: Run) -> None: ...
 
     @abc.abstractmethod
-    def _accept(self, blocks: Sequence[Block]) -> None: ...
+    def _accept(self, blocks: Sequence[Block], number: int) -> None:
+        """Take blocks of so many parcels, in which they are ordered."""
+
+    @abc.abstractmethod
+    def _flush(self) -> None: ...
 
     @abc.abstractmethod
     def _end(self, ids: list[int]) -> None: ...
@@ -85,6 +102,11 @@ class BaseDesk(abc.ABC):
     @property
     @abc.abstractmethod
     def config(self) -> Mapping[str, Any]: ...
+
+    def flush(self) -> None:
+        """Write what was taken. Called on the scribe's thread."""
+        self._gather()
+        self._flush()
 
     def settle(self) -> None:
         """End what was to be ended later. Called on the scribe's thread."""
@@ -102,18 +124,33 @@ class BaseDesk(abc.ABC):
         _desks[self] = None
         return id
 
-    def _take(self, blocks: Callable[[], list[Block]]) -> None:
-        try:
-            arrived = blocks()
-            for block in arrived:
-                self.check_ids(np.unique(block.runs))
-        except Exception as error:
-            self._bug = self._bug or error
-            _desks[self] = None  # for `settle`
-            return
-        self._accept(arrived)
+    def _take(self, site: Site, parcel: Any, nbytes: int) -> None:
+        self._waiting.setdefault(site, []).append((self._number, parcel))
+        self._number += 1
+        self._bytes += nbytes
+        if self._number >= PARCELS or self._bytes >= BYTES:
+            self._gather()
+        scribe.flush_soon(self)
+
+    def _gather(self) -> None:
+        """Hand over what was taken, that of one place in the program in one piece."""
+        waiting, number = self._waiting, self._number
+        self._waiting, self._number, self._bytes = {}, 0, 0
+        found: list[Block] = []
+        for site, taken in waiting.items():
+            order, parcels = zip(*taken, strict=True)
+            try:
+                arrived = site.blocks(parcels, np.array(order))
+                for block in arrived:
+                    self.check_ids(np.unique(block.runs))
+                found += arrived
+            except Exception as error:
+                self._bug = self._bug or error
+                _desks[self] = None  # for `settle`
+        self._accept(found, number)
 
     def _finish(self, ids: list[int]) -> None:
+        self._gather()
         known = [id for id in ids if id in self._names]
         stale = [id for id in ids if id not in self._names and id not in self._finished]
         self._end(known)
@@ -165,7 +202,7 @@ class Desk(BaseDesk):
         self._on_error, self._all_processes = on_error, all_processes
         self._runs: dict[int, Run] = {}
         self._pending: list[Block] = []
-        self._rows = self._bytes = self._count = self._lost = 0
+        self._rows = self._count = self._lost = 0
         self._failure: Exception | None = None
 
     @property
@@ -185,28 +222,25 @@ class Desk(BaseDesk):
                 "logged are not written."
             ) from failure
 
-    def flush(self) -> None:
-        """Write what was collected. Called on the scribe's thread."""
-        self._write()
-        self._try(self._writer.flush)
-
     def _begin(self, run: Run) -> None:
         if run.process == 0 or self._all_processes:
             self._writer.open(run)
             self._runs[run.id] = run
 
-    def _accept(self, blocks: Sequence[Block]) -> None:
+    def _accept(self, blocks: Sequence[Block], number: int) -> None:
         for block in blocks:
-            self._pending.append(block.numbered(self._count))
-            self._count += len(block)
+            self._pending.append(block.later(self._count))
             self._rows += len(block)
-            self._bytes += block.nbytes
-        if self._rows >= ROWS or self._bytes >= BYTES:
+        self._count += number
+        if self._rows >= ROWS:
             self._write()
-        scribe.flush_soon(self)
+
+    def _flush(self) -> None:
+        self._write()
+        self._try(self._writer.flush)
 
     def _end(self, ids: list[int]) -> None:
-        self.flush()
+        self._flush()
         for id in ids:
             run = self._runs.pop(id, None)
             if run is not None:
@@ -214,7 +248,7 @@ class Desk(BaseDesk):
 
     def _write(self) -> None:
         batch, rows = Batch(merged(self._pending)), self._rows
-        self._pending, self._rows, self._bytes = [], 0, 0
+        self._pending, self._rows = [], 0
         if batch and self._runs and not self._try(lambda: self._writer.write(batch)):
             self._lost += rows
 
@@ -272,10 +306,15 @@ class Fan(BaseDesk):
             raise
         self._inner[run.id] = inner
 
-    def _accept(self, blocks: Sequence[Block]) -> None:
+    def _accept(self, blocks: Sequence[Block], number: int) -> None:
         for i, desk in enumerate(self._desks):
-            number = {id: inner[i] for id, inner in self._inner.items()}
-            desk._accept([block.renamed(number) for block in blocks])
+            ids = {id: inner[i] for id, inner in self._inner.items()}
+            desk._gather()  # what was taken before
+            desk._accept([block.renamed(ids) for block in blocks], number)
+
+    def _flush(self) -> None:
+        for desk in self._desks:
+            desk._flush()
 
     def _end(self, ids: list[int]) -> None:
         ended = [self._inner.pop(id) for id in ids]

@@ -12,10 +12,11 @@ import numpy as np
 from jax.core import Tracer
 
 from lox import _compat
-from lox._emit import Parcel, emit, emit_effect, emit_p, last_token
+from lox._emit import emit, emit_effect, emit_p, last_token
 from lox._log import check_function, checked, strong
 from lox._logdict import logdict
 from lox._options import check_prefix
+from lox._parcel import Parcel
 from lox._record import Record
 from lox._reduce import Reduction
 from lox._rows import key_data, without_keys
@@ -209,7 +210,7 @@ class Finish:
             _, run = record.values
             valid = True if record.valid is None else record.valid
             ids = run[np.broadcast_to(valid, run.shape)].tolist()
-            if self.later or not parcel.stoppable:
+            if self.later or not parcel.contents.stoppable:
                 self.desk.finish_later(ids)
             else:
                 self.desk.finish(ids)

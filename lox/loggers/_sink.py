@@ -1,10 +1,9 @@
 """What takes the records of a program for a logger, on threads of JAX."""
 
 import dataclasses
-import functools as ft
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,9 +12,9 @@ import numpy as np
 
 from lox import _compat
 from lox._blocks import Impls, blocks
-from lox._emit import Parcel
 from lox._interpret import records_in
 from lox._log import log_effect, log_p
+from lox._parcel import Contents, Parcel, stacked
 from lox._record import Record
 from lox._rows import Rows
 
@@ -58,32 +57,40 @@ class Sink:
         return dataclasses.replace(self, impls=tuple(impls.items()))
 
     def __call__(self, parcel: Parcel) -> None:
-        arrived = ft.partial(self._blocks, parcel)
-        self.desk.take(arrived, parcel.nbytes, parcel.stoppable)
+        contents = parcel.contents
+        site = Site(self, contents)
+        self.desk.take(site, parcel, contents.nbytes, stoppable=contents.stoppable)
 
-    def _blocks(self, parcel: Parcel) -> list[Block]:
-        return [block for record in parcel.records() for block in self._of(record)]
 
-    def _of(self, record: Record) -> list[Block]:
-        logs, run = record.values
-        run = np.asarray(run).reshape(-1)
-        lanes = (
-            np.arange(run.size) if record.valid is None else np.flatnonzero(record.valid)
-        )
-        n = len(record.batch)
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """Where parcels with the same contents come from."""
+
+    sink: Sink
+    contents: Contents
+
+    def blocks(self, parcels: Sequence[Parcel], order: np.ndarray) -> list[Block]:
+        records = stacked(parcels)
+        return [block for record in records for block in self._blocks(record, order)]
+
+    def _blocks(self, record: Record, order: np.ndarray) -> list[Block]:
+        (logs, run), sink = record.values, self.sink
+        valid = slice(None) if record.valid is None else record.valid.reshape(-1)
+        axes = run.ndim
 
         def lined_up(x: np.ndarray) -> np.ndarray:
-            # (*batch, ...) -> (lanes, ...), those that logged
-            return x.reshape(run.size, *x.shape[n:])[lanes]
+            # (parcels, *batch, ...) -> (lanes, ...), those that logged
+            return x.reshape(run.size, *x.shape[axes:])[valid]
 
         rows = {
-            self.prefix + key: jax.tree.map(lined_up, own)
+            sink.prefix + key: jax.tree.map(lined_up, own)
             for key, own in logs.rows().items()
         }
-        impls = {self.prefix + key: own for key, own in self.impls}
-        number = max((n for key, n in self.expected if key in logs), default=math.inf)
+        impls = {sink.prefix + key: own for key, own in sink.impls}
+        number = max((n for key, n in sink.expected if key in logs), default=math.inf)
         expected = None if number == math.inf else int(number)
-        return blocks(rows, run[lanes], impls, expected)
+        order = order.repeat(math.prod(record.batch))
+        return blocks(rows, lined_up(run), impls, expected, order[valid])
 
 
 def impls_of(value: Any) -> Impls:

@@ -60,20 +60,21 @@ class Block:
         steps: The steps of the rows by name.
         values: By key, the values: a tree of dictionaries, lists, tuples and arrays.
         forms: By key, what else is known.
+        order: The order of the rows among all that the logger is given. Rows that arrived
+            together have the same number.
         valid: By key, which examples logged, for those with axes from `vmap`.
-        expected: How many rows a run will have at the end of the program that sends this.
         masks: By step, which examples have it, where only some do.
-        order: The numbers of the rows among all that the logger was given.
+        expected: How many rows a run will have at the end of the program that sends this.
     """
 
     runs: np.ndarray
     steps: dict[str, np.ndarray]
     values: dict[str, Any]
     forms: dict[str, Form]
+    order: np.ndarray
     valid: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    expected: int | None = None
     masks: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    order: np.ndarray | None = None
+    expected: int | None = None
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -88,10 +89,9 @@ class Block:
         ]
         return tuple(kinds), tuple(self.forms.items()), self.expected
 
-    def numbered(self, first: int) -> "Block":
-        """The same with numbers, from `first` on."""
-        order = np.arange(first, first + len(self))
-        return dataclasses.replace(self, order=order)
+    def later(self, number: int) -> "Block":
+        """The same, but that much later."""
+        return dataclasses.replace(self, order=self.order + number)
 
     def renamed(self, ids: Mapping[int, int]) -> "Block":
         """The same with other ids for its runs."""
@@ -136,8 +136,8 @@ class Batch(Sequence[Block]):
         rows: list[tuple[int, Row]] = []
         latest: dict[tuple, Row] = {}
         for block in self:
-            order = range(len(block)) if block.order is None else block.order.tolist()
-            for i, (number, run) in enumerate(zip(order, block.runs.tolist(), strict=True)):
+            each = zip(block.order.tolist(), block.runs.tolist(), strict=True)
+            for i, (number, run) in enumerate(each):
                 steps = {name: step[i] for name, step in block.steps.items()}
                 values = {key: _at(tree, i) for key, tree in block.values.items()}
                 place = run, *((name, step.tobytes()) for name, step in steps.items())
@@ -170,32 +170,24 @@ class Writer(Protocol):
 
 
 def merged(blocks: Sequence[Block]) -> list[Block]:
-    """The blocks with those of one layout joined, the rows of each key in order."""
-    groups: list[list[Block]] = []
-    latest: dict[tuple, list[Block]] = {}
-    layouts: dict[str, tuple] = {}
+    """The blocks with those of one layout joined, their rows in order."""
+    groups: dict[tuple, list[Block]] = {}
     for block in blocks:
-        if any(layouts.get(key, block.layout) != block.layout for key in block.values):
-            # The key goes on in another layout: what comes later must stay behind it.
-            latest = {}
-        if block.layout not in latest:
-            latest[block.layout] = []
-            groups.append(latest[block.layout])
-        latest[block.layout].append(block)
-        layouts.update(dict.fromkeys(block.values, block.layout))
-    return [_joined(group) for group in groups]
+        groups.setdefault(block.layout, []).append(block)
+    return [_joined(group) for group in groups.values()]
 
 
 def _joined(blocks: Sequence[Block]) -> Block:
-    if len(blocks) == 1:
+    order = np.concatenate([block.order for block in blocks])
+    at = np.argsort(order, kind="stable")
+    if len(blocks) == 1 and (at[1:] > at[:-1]).all():
         return blocks[0]
-
-    def join(*trees: Any) -> Any:
-        return mapped(lambda *arrays: np.concatenate(arrays), *trees)
-
     arrays = {
-        name: join(*(getattr(block, name) for block in blocks))
-        for name in ("runs", "steps", "values", "valid", "masks", "order")
+        name: mapped(
+            lambda *parts: np.concatenate(parts)[at],
+            *(getattr(block, name) for block in blocks),
+        )
+        for name in ("runs", "steps", "values", "order", "valid", "masks")
     }
     return dataclasses.replace(blocks[0], **arrays)
 

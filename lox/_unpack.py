@@ -1,0 +1,117 @@
+"""What is in a parcel for the callback of `tap`: logs, those of each example apart."""
+
+import dataclasses
+import functools as ft
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ._logdict import logdict
+from ._parcel import Contents, Parcel, Place
+from ._record import Record
+from ._rows import Rows
+
+
+def unpacked(parcel: Parcel, prefix: str) -> Iterator[logdict]:
+    """The logs of each record, and of each example that the `vmap`s around are over."""
+    for packed in _packed(parcel.contents, prefix):
+        if packed.is_single:
+            yield packed.whole(parcel.arrays)
+        else:
+            yield from packed.examples(parcel.arrays)
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """How the logs of one record are made of the arrays of a parcel.
+
+    This is `jax.tree.unflatten`, with all that is known before taken out of it.
+
+    Attributes:
+        keys: The keys.
+        values: Where the leaves of the values are.
+        places: Where the leaves of the logs are, those of the values first.
+        tree: The structure of a list of the values. None: each is an array.
+        form: The structure of the logs.
+        valid: Where it says which examples logged. None: all of them.
+        batch: Sizes of the axes that the examples are along.
+        is_partial: Whether some of the rows may not have been logged.
+    """
+
+    keys: Sequence[str]
+    values: Sequence[Place]
+    places: Sequence[Place]
+    tree: Any
+    form: Any
+    valid: Place | None
+    batch: tuple[int, ...]
+    is_partial: bool
+
+    @classmethod
+    def of(cls, record: Record, prefix: str) -> "Packed":
+        """Of a record of places."""
+        logs, _ = record.values
+        logs = logs.prefix(prefix)
+        places, form = jax.tree.flatten(logs)
+        values, tree = jax.tree.flatten(list(logs.values()))
+        is_flat = len(values) == len(logs) == tree.num_nodes - 1
+        return cls(
+            keys=tuple(logs),
+            values=values,
+            places=places,
+            tree=None if is_flat else tree,
+            form=form,
+            valid=record.valid,
+            batch=record.batch,
+            is_partial=bool(logs.valid),
+        )
+
+    @property
+    def is_single(self) -> bool:
+        return self.valid is None and not self.batch
+
+    def whole(self, arrays: Sequence[np.ndarray]) -> logdict:
+        """The logs of a record that has been logged once."""
+        values = [place.read(arrays) for place in self.values]
+        return self._logs(values, lambda: self._rows(arrays))
+
+    def examples(self, arrays: Sequence[np.ndarray]) -> Iterator[logdict]:
+        """The logs of each example that logged the record."""
+        valid = True if self.valid is None else self.valid.read(arrays)
+        values = [place.read(arrays) for place in self.values]
+        for index in map(tuple, np.argwhere(np.broadcast_to(valid, self.batch))):
+            at = (*index, ...)
+            logs = self._logs(
+                [x[at] for x in values], lambda index=index: self._rows(arrays, index)
+            )
+            yield logs.compact() if self.is_partial else logs
+
+    def _logs(self, leaves: list, rows: Callable[[], dict[str, Rows]]) -> logdict:
+        values = leaves if self.tree is None else self.tree.unflatten(leaves)
+        return logdict.later(zip(self.keys, values, strict=True), rows)
+
+    def _rows(
+        self, arrays: Sequence[np.ndarray], index: tuple[int, ...] = ()
+    ) -> dict[str, Rows]:
+        leaves = [place.read(arrays)[*index, ...] for place in self.places]
+        rows = jax.tree.unflatten(self.form, leaves).rows()
+        if not index:
+            return rows
+        return {key: _with_example(own, index) for key, own in rows.items()}
+
+
+@ft.lru_cache(maxsize=1024)
+def _packed(contents: Contents, prefix: str) -> list[Packed]:
+    records = jax.tree.unflatten(contents.form, contents.places)
+    return [Packed.of(record, prefix) for record in records]
+
+
+def _with_example(rows: Rows, index: tuple[int, ...]) -> Rows:
+    """The rows with another step, the index of the example, or one for each `vmap`."""
+    example = np.array(index[0] if len(index) == 1 else index)
+    # As all steps, it has the axes of the rows.
+    front = (rows.length,) * rows.time + rows.batch
+    wide = np.broadcast_to(example, front + example.shape)
+    return rows.replace(steps={**rows.steps, "example": wide})
