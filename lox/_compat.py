@@ -20,6 +20,7 @@ from jax._src.debugging import DebugEffect as _DebugEffect
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.sharding_impls import UnspecifiedValue
 from jax.core import eval_jaxpr
+from jax.experimental.buffer_callback import buffer_callback
 from jax.experimental.key_reuse import _core as _key_reuse
 from jax.experimental.layout import Format
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive
@@ -375,7 +376,7 @@ def cpu_host_call(context: Any, callback: Callable, token: Any, *args: Any) -> j
     """
 
     def deliver(execution, token, *buffers):
-        *buffers, out = buffers
+        *buffers, _ = buffers  # and the result
         # The buffers die after the call.
         callback(*[buffer.__array__().copy() for buffer in buffers])
         return ()

@@ -19,7 +19,7 @@ from test_while import PROGRAMS as WHILE_PROGRAMS, XS
 from truth import records_of_each, run, run_each
 
 import lox
-from lox.loggers import Logger, LoggerState, MultiLogger, _scribe
+from lox.loggers import Logger, LoggerState, MultiLogger, _desk, _scribe
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -153,7 +153,7 @@ def test_many_seeds_make_one_host_call_for_a_record():
     writer = Kept()
     logger = Logger(writer)
     sent = []
-    logger._desk.take = lambda *args: sent.append(args)
+    logger._desk.take = lambda *args, **_: sent.append(args)
     states = jax.vmap(logger.init)(jax.random.split(jax.random.key(3), 256))
 
     jax.jit(jax.vmap(lambda state: logger.tap(counting, state)(INTS)))(states)
@@ -424,7 +424,8 @@ def test_a_slow_writer_makes_the_program_wait_and_loses_nothing(monkeypatch):
     monkeypatch.setattr(_scribe, "CALLS", 10)
     writer = Slow()
     logger = Logger(writer)
-    monkeypatch.setattr("lox.loggers._desk.ROWS", 20)
+    monkeypatch.setattr(_desk, "ROWS", 20)
+    monkeypatch.setattr(_desk, "PARCELS", 20)
     state = logger.init(KEYS[0])
     logger.tap(
         lambda: jax.lax.fori_loop(0, 500, lambda i, c: lox.log({"i": i}) and c, 0), state

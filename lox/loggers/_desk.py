@@ -340,10 +340,10 @@ def forget_all() -> None:
 
 
 def _settle() -> list[BaseDesk]:
+    scribe.flush()
     desks = list(_desks)
     for desk in desks:
         desk.settle()
-    scribe.flush()
     return desks
 
 

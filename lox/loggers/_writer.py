@@ -60,21 +60,25 @@ class Block:
         steps: The steps of the rows by name.
         values: By key, the values: a tree of dictionaries, lists, tuples and arrays.
         forms: By key, what else is known.
-        order: The order of the rows among all that the logger is given. Rows that arrived
-            together have the same number.
         valid: By key, which examples logged, for those with axes from `vmap`.
         masks: By step, which examples have it, where only some do.
         expected: How many rows a run will have at the end of the program that sends this.
+        order: The order of the rows among all that the logger is given. Rows that arrived
+            together have the same number.
     """
 
     runs: np.ndarray
     steps: dict[str, np.ndarray]
     values: dict[str, Any]
     forms: dict[str, Form]
-    order: np.ndarray
     valid: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     masks: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     expected: int | None = None
+    order: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, int))
+
+    def __post_init__(self):
+        if len(self.order) != len(self.runs):
+            object.__setattr__(self, "order", np.zeros(len(self.runs), int))
 
     def __len__(self) -> int:
         return len(self.runs)
