@@ -10,8 +10,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from . import _context
-from ._chain import new_token
-from ._emit import emit
+from ._emit import emit, last_token
 from ._logdict import logdict
 from ._print import print_parcel
 from ._record import Record, bind, is_array, listed, record_primitive
@@ -76,7 +75,7 @@ def relog(record: Record) -> None:
     elif state == "printed":
         keys = tuple(key for key in record.keys if key not in record.heard)
         if keys:
-            emit([record.only(keys)], print_parcel, new_token())
+            emit([record.only(keys)], print_parcel, last_token())
 
 
 log_p, log_effect = record_primitive("lox_log")
