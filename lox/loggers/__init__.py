@@ -1,7 +1,12 @@
 """Loggers: where logs go, with a run for each seed."""
 
 from ._logger import Logger as Logger, LoggerState as LoggerState
+from ._mlflow import MLflowLogger as MLflowLogger
 from ._multi import MultiLogger as MultiLogger
+from ._neptune import NeptuneLogger as NeptuneLogger
+from ._tensorboard import TensorBoardLogger as TensorBoardLogger
+from ._trackio import TrackioLogger as TrackioLogger
+from ._wandb import WandbLogger as WandbLogger
 from ._writer import (
     Batch as Batch,
     Block as Block,

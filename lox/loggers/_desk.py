@@ -31,9 +31,14 @@ class Site(Protocol):
 
 
 class BaseDesk(abc.ABC):
-    """Takes what arrives on the host, and has it written on another thread."""
+    """Takes what arrives on the host, and has it written on another thread.
 
-    def __init__(self):
+    Args:
+        every: How many seconds it collects before it writes.
+    """
+
+    def __init__(self, every: float):
+        self.every = every
         self._names: dict[int, str] = {}
         self._ids: dict[tuple[int, ...], int] = {}
         self._finished: dict[int, str] = {}
@@ -130,7 +135,7 @@ class BaseDesk(abc.ABC):
         self._bytes += nbytes
         if self._number >= PARCELS or self._bytes >= BYTES:
             self._gather()
-        scribe.flush_soon(self)
+        scribe.flush_soon(self, self.every)
 
     def _gather(self) -> None:
         """Hand over what was taken, that of one place in the program in one piece."""
@@ -184,6 +189,7 @@ class Desk(BaseDesk):
         config: The configuration of its runs.
         on_error: Whether a writer that fails is warned of, or stops the program.
         all_processes: Whether processes other than the first write, too.
+        every: How many seconds it collects before it writes.
     """
 
     def __init__(
@@ -193,8 +199,9 @@ class Desk(BaseDesk):
         config: Mapping[str, Any] | None,
         on_error: OnError,
         all_processes: bool,
+        every: float,
     ):
-        super().__init__()
+        super().__init__(every)
         if on_error not in ("warn", "raise"):
             raise ValueError(f'`on_error` is "warn" or "raise", not {on_error!r}.')
         self._name, self._writer = name, writer
@@ -280,7 +287,7 @@ class Fan(BaseDesk):
     """Several desks as one. What one of them cannot write, the others do."""
 
     def __init__(self, desks: Sequence[BaseDesk]):
-        super().__init__()
+        super().__init__(min(desk.every for desk in desks))
         self._desks = list(desks)
         self._inner: dict[int, list[int]] = {}
 

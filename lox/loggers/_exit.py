@@ -37,6 +37,12 @@ def write_at_sigterm() -> None:
     ).start()
 
 
+def end_before_others() -> None:
+    """End the runs before back ends end themselves, which have just registered for that."""
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
+
+
 def _watch(pipe: int) -> None:
     while os.read(pipe, 1)[0] != signal.SIGTERM:
         pass

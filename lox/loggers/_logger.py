@@ -177,6 +177,9 @@ class Logger(BaseLogger):
             raise. `"raise"`: stop the program.
         all_processes: With several processes (`jax.distributed`), let each write runs of
             its own. Otherwise the first one does.
+        every: How many seconds rows are collected before they are written, for back ends
+            that limit the number of calls. `lox.barrier` and `finish` write at once. In a
+            `MultiLogger` the shortest counts.
     """
 
     def __init__(
@@ -186,9 +189,10 @@ class Logger(BaseLogger):
         config: Mapping[str, Any] | None = None,
         on_error: OnError = "warn",
         all_processes: bool = False,
+        every: float = 0.5,
     ):
         name = type(self).__name__
-        super().__init__(Desk(name, writer, config, on_error, all_processes))
+        super().__init__(Desk(name, writer, config, on_error, all_processes, every))
         write_at_sigterm()
 
 

@@ -26,7 +26,7 @@ class Flushes(Protocol):
 
 
 class Scribe:
-    """Makes calls one by one, on a thread of its own, and flushes twice a second."""
+    """Makes calls one by one, on a thread of its own, and flushes from time to time."""
 
     def __init__(self):
         self._queue: queue.SimpleQueue = queue.SimpleQueue()
@@ -34,7 +34,7 @@ class Scribe:
         self._waiting = 0
         self._hurry = threading.Event()
         self._thread: threading.Thread | None = None
-        self._unflushed: dict[Flushes, None] = {}
+        self._due: dict[Flushes, float] = {}
 
     def send(self, call: Callable[[], object], nbytes: int = 0) -> None:
         """Have something called soon. Waits while the queue is full."""
@@ -68,15 +68,15 @@ class Scribe:
             raise error
         return result
 
-    def flush_soon(self, what: Flushes) -> None:
-        """Flush this within half a second. For calls on the thread itself."""
-        self._unflushed[what] = None
+    def flush_soon(self, what: Flushes, delay: float = DELAY) -> None:
+        """Flush this within so many seconds. For calls on the thread itself."""
+        self._due.setdefault(what, time.monotonic() + delay)
 
-    def flush(self) -> None:
-        """Write what was collected. For calls on the thread itself."""
-        unflushed, self._unflushed = self._unflushed, {}
-        for each in unflushed:
-            each.flush()
+    def flush(self, until: float = float("inf")) -> None:
+        """Flush what is due until then. For calls on the thread itself."""
+        for what in [what for what, due in self._due.items() if due <= until]:
+            del self._due[what]
+            what.flush()
 
     def start(self) -> None:
         with self._room:
@@ -104,13 +104,11 @@ class Scribe:
         return self._queue.qsize() >= CALLS or self._waiting >= BYTES
 
     def _run(self) -> None:
-        due = float("inf")
         while True:
             try:
-                wait = None if due == float("inf") else max(0.0, due - time.monotonic())
-                call, nbytes = self._queue.get(timeout=wait)
+                call, nbytes = self._queue.get(timeout=self._wait())
             except queue.Empty:
-                call, nbytes = self.flush, 0
+                call, nbytes = _nothing, 0
             if call is None:
                 self.flush()
                 return
@@ -118,12 +116,17 @@ class Scribe:
             with self._room:
                 self._waiting -= nbytes
                 self._room.notify_all()
-            now = time.monotonic()
-            if now >= due:
-                self.flush()
-            due = min(due, now + DELAY) if self._unflushed else float("inf")
+            self.flush(time.monotonic())
             if self._queue.empty():
                 self._hurry.wait(PAUSE)
+
+    def _wait(self) -> float | None:
+        """How many seconds there are until something is to be flushed."""
+        return max(0.0, min(self._due.values()) - time.monotonic()) if self._due else None
+
+
+def _nothing() -> None:
+    pass
 
 
 scribe = Scribe()

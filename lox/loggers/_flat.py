@@ -1,0 +1,128 @@
+"""What trackers are given: rows of plain numbers and arrays, each with a name of its own."""
+
+import dataclasses
+from collections.abc import Container, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from ._writer import Batch, Block, Row, leaves
+
+
+class Flat(NamedTuple):
+    """What one run logged at one step.
+
+    Attributes:
+        run: The id of the run.
+        steps: The steps that are one number.
+        numbers: The values that are one number.
+        arrays: The others.
+    """
+
+    run: int
+    steps: dict[str, int | float]
+    numbers: dict[str, int | float]
+    arrays: dict[str, np.ndarray]
+
+    @property
+    def axis(self) -> str | None:
+        """The step to plot against: the one called `step`, or the first."""
+        return "step" if "step" in self.steps else next(iter(self.steps), None)
+
+    @property
+    def place(self) -> int | None:
+        """For trackers that count: the step called `step`, or the first whole number."""
+        whole = {name: x for name, x in self.steps.items() if isinstance(x, int)}
+        return whole.get("step", next(iter(whole.values()), None))
+
+    @property
+    def beside(self) -> dict[str, int | float]:
+        """The steps as values beside the others, without `step` where it is the place."""
+        every = self.steps.items()
+        return self._named({k: x for k, x in every if k != "step" or x != self.place})
+
+    @property
+    def all_steps(self) -> dict[str, int | float]:
+        """The steps as values beside the others."""
+        return self._named(self.steps)
+
+    def _named(self, steps: Mapping[str, int | float]) -> dict[str, int | float]:
+        taken = {**self.numbers, **self.arrays}
+        return {free(name, taken): step for name, step in steps.items()}
+
+
+def flat(batch: Batch) -> Iterator[Flat]:
+    """The rows of a batch in the form that all trackers share.
+
+    - Trees: each leaf has a name of its own, `key/path/in/the/tree`.
+    - Complex values: `key/real` and `key/imag`.
+    - Typed PRNG keys: the words of their data, `key/0`, `key/1`, ...
+    - Bools: 0 and 1.
+    - Values with axes from `vmap`: an array of those examples that logged.
+    - Steps that are arrays, one for each example: values under the name of the step.
+
+    A name that is taken already in the row gets an underscore.
+    """
+    for row in Batch([_flat_block(block) for block in batch]).rows():
+        yield _sorted_out(row)
+
+
+def free(name: str, taken: Container[str]) -> str:
+    """The name, with underscores if it is taken."""
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _flat_block(block: Block) -> Block:
+    values: dict[str, np.ndarray] = {}
+    for key, tree in block.values.items():
+        typed = dict(block.forms[key].keys)
+        for i, (name, array) in enumerate(leaves(tree, key)):
+            parts = _words(name, array) if i in typed else _parts(name, array)
+            for part, own in parts.items():
+                values[free(part, values)] = _masked(own, block.valid.get(key))
+    for name, step in block.steps.items():
+        if step.ndim > 1:
+            values[free(name, values)] = _masked(_plain(step), block.masks.get(name))
+    steps = {name: _plain(step) for name, step in block.steps.items() if step.ndim == 1}
+    return dataclasses.replace(block, steps=steps, values=values)
+
+
+def _sorted_out(row: Row) -> Flat:
+    numbers = {key: x.item() for key, x in row.values.items() if not np.ndim(x)}
+    arrays = {key: x for key, x in row.values.items() if np.ndim(x)}
+    there = {
+        key: x.compressed() if isinstance(x, np.ma.MaskedArray) else x
+        for key, x in arrays.items()
+        if not np.ma.getmaskarray(x).all() or not x.size
+    }
+    steps = {name: step.item() for name, step in row.steps.items()}
+    return Flat(row.run, steps, numbers, there)
+
+
+def _parts(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
+    if np.iscomplexobj(array):
+        return {f"{name}/real": array.real, f"{name}/imag": array.imag}
+    return {name: _plain(array)}
+
+
+def _words(name: str, data: np.ndarray) -> dict[str, np.ndarray]:
+    # (rows, ..., words) -> (rows, ...) for each word
+    return {f"{name}/{i}": data[..., i] for i in range(data.shape[-1])}
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """With a dtype that NumPy has, and numbers for bools."""
+    if array.dtype.kind == "b":
+        return array.astype(np.int32)
+    return array.astype(np.float32) if array.dtype.kind == "V" else array
+
+
+def _masked(array: np.ndarray, valid: np.ndarray | None) -> np.ndarray:
+    if valid is None:
+        return array
+    # (rows, *batch) -> (rows, *batch, ...)
+    lined_up = valid.reshape(*valid.shape, *(1,) * (array.ndim - valid.ndim))
+    return np.ma.MaskedArray(array, ~np.broadcast_to(lined_up, array.shape))
+

@@ -1,0 +1,62 @@
+"""What the loggers of experiment trackers have in common."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ._writer import Run
+
+Histogram = tuple[np.ndarray, np.ndarray]
+
+
+def imported(module: str, logger: str, extra: str) -> Any:
+    """The package of a tracker, or an error that names the extra that it comes with."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{logger} needs `pip install jax-lox[{extra}]`.", name=error.name
+        ) from error
+
+
+def title(run: Run, name: str | None = None) -> str:
+    """What a run is called: a name for all, the seed, and the process if not the first."""
+    process = f"process-{run.process}" if run.process else None
+    return "-".join(part for part in (name, run.name, process) if part)
+
+
+def plain(config: Any) -> Any:
+    """The configuration with Python's own numbers and lists instead of arrays."""
+    if isinstance(config, Mapping):
+        return {str(name): plain(value) for name, value in config.items()}
+    if isinstance(config, list | tuple):
+        return [plain(value) for value in config]
+    return config.tolist() if hasattr(config, "tolist") else config
+
+
+def parameters(config: Any, name: str = "") -> dict[str, Any]:
+    """The configuration with one name for each entry, `outer/inner`."""
+    if not isinstance(config, Mapping):
+        return {name: config}
+    entries: dict[str, Any] = {}
+    for part, value in plain(config).items():
+        entries.update(parameters(value, f"{name}/{part}" if name else part))
+    return entries
+
+
+def histograms(arrays: Mapping[str, np.ndarray]) -> dict[str, Histogram]:
+    """For each array, how many of its finite elements are in each bin, and the bins' edges."""
+    return {key: np.histogram(_finite(x), bins=64) for key, x in arrays.items()}
+
+
+def outside(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """How many elements have no place in a histogram: `key/nonfinite`, where there are any."""
+    number = {key: int(x.size - _finite(x).size) for key, x in arrays.items()}
+    return {f"{key}/nonfinite": n for key, n in number.items() if n}
+
+
+def _finite(array: np.ndarray) -> np.ndarray:
+    flat = np.asarray(array).reshape(-1)
+    return flat[np.isfinite(flat)].astype(np.float64)

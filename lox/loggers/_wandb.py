@@ -1,0 +1,113 @@
+"""Runs in Weights & Biases."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ._desk import OnError
+from ._flat import Flat, flat
+from ._logger import Logger
+from ._tracker import histograms, imported, outside, plain, title
+from ._writer import Batch, Run
+
+# What wandb does for each run beside taking its rows is too much for hundreds of them.
+CHEAP = {"silent": True, "console": "off", "x_disable_stats": True}
+# Names that wandb has for itself.
+RESERVED = {"_step", "_runtime", "_timestamp", "_wandb"}
+
+
+class WandbLogger(Logger):
+    """Sends runs to Weights & Biases, one for each seed.
+
+    The runs of one `init` are a group, and each is called after its key. Every row is a row
+    of the history, however many there are and whatever their steps: these are logged along,
+    and W&B plots each key against the step called `step`, or else its first one. Arrays are
+    histograms, `key/nonfinite` says how many of their elements are NaN or infinite. Trees
+    are `key/path`, complex values `key/real` and `key/imag`, typed PRNG keys `key/0`,
+    `key/1`, ... A step with the name of a key in the same row gets an underscore.
+
+    Args:
+        config: The configuration of the runs.
+        on_error: See `Logger`.
+        all_processes: See `Logger`.
+        every: See `Logger`.
+        **init_kwargs: Any of `wandb.init`. `name` and `id` are put before those of the runs.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: Mapping[str, Any] | None = None,
+        on_error: OnError = "warn",
+        all_processes: bool = False,
+        every: float = 0.5,
+        **init_kwargs: Any,
+    ):
+        super().__init__(
+            WandbWriter(**init_kwargs),
+            config=config,
+            on_error=on_error,
+            all_processes=all_processes,
+            every=every,
+        )
+
+
+class WandbWriter:
+    """The back end of `WandbLogger`."""
+
+    def __init__(self, **init_kwargs: Any):
+        self._wandb = imported("wandb", "WandbLogger", "wandb")
+        self._options = init_kwargs
+        self._runs: dict[int, Any] = {}
+        self._axes: dict[int, dict[str, str]] = {}
+
+    def open(self, run: Run) -> None:
+        names = {"name": title(run, self._options.get("name"))}
+        if "id" in self._options:
+            names["id"] = title(run, self._options["id"])
+        self._runs[run.id] = self._wandb.init(
+            **{
+                "group": run.group,
+                "reinit": "create_new",
+                "config": plain(run.config),
+                **self._options,
+                **names,
+                "settings": self._settings(),
+            }
+        )
+        self._axes[run.id] = {}
+
+    def write(self, batch: Batch) -> None:
+        for row in flat(batch):
+            data = {**row.numbers, **row.all_steps, **outside(row.arrays)}
+            for key, histogram in histograms(row.arrays).items():
+                data[key] = self._wandb.Histogram(np_histogram=histogram)
+            self._define(row)
+            self._runs[row.run].log({_name(key): value for key, value in data.items()})
+
+    def flush(self) -> None:
+        """There is nothing to do: wandb has a process of its own, which writes."""
+
+    def close(self, run: Run) -> None:
+        del self._axes[run.id]
+        self._runs.pop(run.id).finish()
+
+    def _settings(self) -> Any:
+        settings = self._wandb.Settings(**CHEAP)
+        given = self._options.get("settings") or {}
+        fields = given if isinstance(given, Mapping) else given.model_dump(exclude_unset=True)
+        settings.update_from_dict(fields)
+        return settings
+
+    def _define(self, row: Flat) -> None:
+        """Say against what the keys of a row are plotted, if it is not known yet."""
+        axes = self._axes[row.run]
+        if row.axis is None:
+            return
+        for key in (*row.numbers, *row.arrays):
+            if key not in axes and "*" not in key and key != row.axis:
+                axes[key] = row.axis
+                self._runs[row.run].define_metric(_name(key), step_metric=_name(row.axis))
+
+
+def _name(key: str) -> str:
+    return f"{key}_" if key in RESERVED else key

@@ -1,0 +1,26 @@
+"""Neptune under JAX's transformations: one run for each seed, written to files.
+
+The hosted service has ended: see `NeptuneLogger`.
+
+    run = lox.neptune.init(key, project="my/project")
+    lox.neptune.log(run, logs)
+    lox.neptune.finish(run)
+"""
+
+from typing import Any
+
+from ._tracked import TrackedRun, finish as finish, log as log, started
+from .loggers._neptune import NeptuneLogger as NeptuneLogger
+
+
+def init(key: Any, **kwargs: Any) -> TrackedRun:
+    """Start a run. Works under `jit`, and under `vmap` starts one for each key.
+
+    Args:
+        key: A PRNG key, or a number. The same key means the same run.
+        **kwargs: Those of `NeptuneLogger`: `config`, and any of `neptune_scale.Run`.
+
+    Returns:
+        The run, a pytree. `run.logger` has `spool` and `tap`, which take `run.state`.
+    """
+    return started(NeptuneLogger, key, kwargs)

@@ -1,0 +1,24 @@
+"""Weights & Biases under JAX's transformations: one run for each seed.
+
+    run = lox.wandb.init(key, project="mine")
+    lox.wandb.log(run, logs)
+    lox.wandb.finish(run)
+"""
+
+from typing import Any
+
+from ._tracked import TrackedRun, finish as finish, log as log, started
+from .loggers._wandb import WandbLogger as WandbLogger
+
+
+def init(key: Any, **kwargs: Any) -> TrackedRun:
+    """Start a run. Works under `jit`, and under `vmap` starts one for each key.
+
+    Args:
+        key: A PRNG key, or a number. The same key means the same run.
+        **kwargs: Those of `WandbLogger`: `config`, and any of `wandb.init`.
+
+    Returns:
+        The run, a pytree. `run.logger` has `spool` and `tap`, which take `run.state`.
+    """
+    return started(WandbLogger, key, kwargs)
