@@ -414,6 +414,24 @@ def test_rows_of_a_key_stay_in_order_when_its_form_changes():
     assert rows == [row for i in range(3) for row in ({"x": i}, {"x": 10 * i}, {"y": i})]
 
 
+def test_rows_of_a_key_stay_in_order_when_its_steps_go_back():
+    def program(xs):
+        def step(c, x):
+            lox.log({"there": x}, step=x)
+            lox.log({"back": x}, step=4 - x)
+            return c, None
+
+        return jax.lax.scan(step, 0, xs)[0]
+
+    for way in ("tap", "batches", "spool"):
+        writer = Kept()
+        logger = Logger(writer)
+        state = logger.init(KEYS[0])
+        WAYS[way](logger, program, state)(INTS)
+        logger.finish(state)
+        assert_kept(writer.rows(name(KEYS[0])), run(program, INTS)[1])
+
+
 class Slow(Kept):
     def write(self, batch):
         time.sleep(0.05)

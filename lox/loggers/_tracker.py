@@ -48,7 +48,8 @@ def parameters(config: Any, name: str = "") -> dict[str, Any]:
 
 def histograms(arrays: Mapping[str, np.ndarray]) -> dict[str, Histogram]:
     """For each array, how many of its finite elements are in each bin, and the bins' edges."""
-    return {key: np.histogram(_finite(x), bins=64) for key, x in arrays.items()}
+    finite = {key: _finite(array) for key, array in arrays.items()}
+    return {key: np.histogram(x, bins=min(64, x.size or 1)) for key, x in finite.items()}
 
 
 def outside(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:

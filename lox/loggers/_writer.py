@@ -102,6 +102,12 @@ class Block:
         runs = np.array([ids[id] for id in self.runs.tolist()], np.int32)
         return dataclasses.replace(self, runs=runs)
 
+    def at(self, i: int) -> "Row":
+        """One of its rows."""
+        steps = {name: step[i] for name, step in self.steps.items()}
+        values = {key: _at(tree, i) for key, tree in self.values.items()}
+        return Row(int(self.runs[i]), steps, values)
+
     @property
     def nbytes(self) -> int:
         trees = self.steps, self.values, self.valid, self.masks
@@ -134,23 +140,26 @@ class Batch(Sequence[Block]):
     def rows(self) -> Iterator[Row]:
         """All rows in the order of logging. One row holds what a run logged at one step.
 
-        Where a key has been logged there already, and for rows without steps, another row
-        begins.
+        Another row begins where a key has been logged there already or at a later row, so
+        that each key keeps its order, and for rows without steps.
         """
-        rows: list[tuple[int, Row]] = []
-        latest: dict[tuple, Row] = {}
-        for block in self:
-            each = zip(block.order.tolist(), block.runs.tolist(), strict=True)
-            for i, (number, run) in enumerate(each):
-                steps = {name: step[i] for name, step in block.steps.items()}
-                values = {key: _at(tree, i) for key, tree in block.values.items()}
-                place = run, *((name, step.tobytes()) for name, step in steps.items())
-                row = latest.get(place) if steps else None
-                if row is None or not row.values.keys().isdisjoint(values):
-                    row = latest[place] = Row(run, steps, {})
-                    rows.append((number, row))
-                row.values.update(values)
-        return (row for _, row in sorted(rows, key=lambda numbered: numbered[0]))
+        order = [
+            (number, b, i)
+            for b, block in enumerate(self)
+            for i, number in enumerate(block.order.tolist())
+        ]
+        rows: list[Row] = []
+        latest: dict[tuple, int] = {}
+        for _, b, i in sorted(order):
+            run, steps, values = self[b].at(i)
+            place = run, *((name, step.tobytes()) for name, step in steps.items())
+            at = latest.get(place, -1) if steps else -1
+            if any(latest.get((run, None, key), -1) >= at for key in values):
+                at = latest[place] = len(rows)
+                rows.append(Row(run, steps, {}))
+            rows[at].values.update(values)
+            latest.update(dict.fromkeys(((run, None, key) for key in values), at))
+        return iter(rows)
 
 
 class Writer(Protocol):
