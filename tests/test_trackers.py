@@ -62,6 +62,42 @@ def trained(logger, way="tap"):
     lox.barrier()
 
 
+def odd(x):
+    """Logs what has no form of its own in a tracker."""
+    lox.log({"nan": jnp.nan * x, "inf": jnp.inf * x, "key": jax.random.key(7)}, half=x / 2)
+    lox.log({"vector": jnp.array([1.0, 2.0, jnp.nan, 4.0]), "half": x.astype(jnp.bfloat16)})
+    lox.log({"epoch": x, "time": x}, epoch=jnp.int32(3))
+    lox.log({"a/b": 1, "a": {"b": 2}})
+    jax.vmap(lambda x: jax.lax.cond(x > 0, logged_lane, lambda x: None, x))(jnp.arange(3))
+
+
+def logged_lane(x):
+    lox.log({"lane": x}, number=10 * x)
+
+
+def logged(logger, fun=odd):
+    """Log what `fun` does in one run."""
+    state = logger.init(KEYS[0])
+    logger.tap(fun, state)(jnp.float32(1))
+    logger.finish(state)
+
+
+def assert_rows(rows, expected):
+    """Check that rows are the same, NaN included."""
+    assert [*map(comparable, rows)] == [*map(comparable, expected)]
+
+
+def comparable(row):
+    is_nan = {key for key, x in row.items() if isinstance(x, float) and math.isnan(x)}
+    return {key: "NaN" if key in is_nan else x for key, x in row.items()}
+
+
+# What NumPy makes of the arrays of `odd`.
+VECTOR = {"values": [1, 1, 1], "bins": [1.0, 2.0, 3.0, 4.0]}
+LANES = {"values": [1, 1], "bins": [1.0, 1.5, 2.0]}
+NUMBERS = {"values": [1, 1], "bins": [10.0, 15.0, 20.0]}
+
+
 # Weights & Biases ---------------------------------------------------------------------
 
 
@@ -81,3 +117,191 @@ def test_wandb_has_every_row_of_every_seed(way, tmp_path):
         assert [row["_step"] for row in run["rows"]] == [*range(len(rows))]
         assert {"loss": "step", "score": "step"}.items() <= run["axes"].items()
         assert run["config"].items() >= {"lr": 0.1, "net": {"width": 64, "sizes": [1, 2]}}.items()
+
+
+@in_one_worker["wandb"]
+def test_wandb_has_what_is_odd(tmp_path):
+    logged(loggers.WandbLogger(dir=str(tmp_path), id="odd"))
+
+    (run,) = tracked.wandb_runs(tmp_path).values()
+    kind = {"_type": "histogram"}
+    assert_rows(
+        [{k: v for k, v in row.items() if k[0] != "_"} for row in run["rows"]],
+        [
+            {"nan": math.nan, "inf": math.inf, "key/0": 0, "key/1": 7, "half": 0.5},
+            {"vector": {**kind, **VECTOR}, "vector/nonfinite": 1, "half": 1},
+            {"epoch": 1, "time": 1, "epoch_": 3},
+            {"a/b": 1, "a/b_": 2},
+            {"lane": {**kind, **LANES}, "number": {**kind, **NUMBERS}},
+        ],
+    )
+
+
+@in_one_worker["wandb"]
+def test_wandb_settings_of_the_user_win(tmp_path):
+    import wandb
+
+    logger = loggers.WandbLogger(
+        dir=str(tmp_path),
+        group="ours",
+        settings=wandb.Settings(x_disable_stats=False, run_notes="noted"),
+    )
+    state = logger.init(KEYS[0])
+    (run,) = logger._desk._writer._runs.values()
+    assert not run.settings.x_disable_stats
+    assert run.settings.silent
+    assert (run.notes, run.group) == ("noted", "ours")
+    logger.finish(state)
+    logger = loggers.WandbLogger(mode="disabled", settings={"silent": False})
+    logged(logger)
+
+
+@in_one_worker["wandb"]
+def test_wandb_functions_under_jit_and_vmap(tmp_path):
+    @jax.jit
+    @jax.vmap
+    def train(key, x):
+        run = lox.wandb.init(key, dir=str(tmp_path), project="p", config={"lr": 0.1})
+        x, logs = lox.spool(lambda x: lox.log({"x": x}) and 2 * x)(x)
+        lox.wandb.log(run, logs)
+        return run, x
+
+    runs, _ = train(KEYS[:2], XS[:2])
+    again = jax.vmap(lambda key: lox.wandb.init(key, project="p", dir=str(tmp_path), config={"lr": 0.1}))
+    assert jnp.array_equal(again(KEYS[:2]).state.run, runs.state.run)
+    jax.vmap(lox.wandb.log)(runs, {"y": XS[:2]})
+    jax.jit(jax.vmap(lox.wandb.finish))(runs)
+    lox.barrier()
+
+    found = tracked.wandb_runs(tmp_path)
+    for name, x in zip(NAMES[:2], XS.tolist(), strict=False):
+        rows = [{k: v for k, v in row.items() if k[0] != "_"} for row in found[name]["rows"]]
+        assert rows == [{"x": pytest.approx(x)}, {"y": pytest.approx(x)}]
+    with pytest.raises(ValueError, match="is finished"):
+        lox.wandb.log(jax.tree.map(lambda x: x[0], runs), {"x": 1})
+    lox.wandb.finish(runs)
+    with pytest.raises(TypeError, match=r"`run` is 'int', not what `init\(key\)` returns"):
+        lox.wandb.log(3, {})
+    with pytest.raises(TypeError, match="Options are the same for all runs: log what differs"):
+        jax.jit(lambda x: lox.wandb.init(KEYS[0], config={"lr": x}))(0.1)
+
+
+@in_one_worker["wandb"]
+def test_wandb_without_a_network_raises_in_init(tmp_path):
+    settings = {"base_url": "http://127.0.0.1:9", "api_key": "0" * 40, "init_timeout": 2}
+    logger = loggers.WandbLogger(mode="online", dir=str(tmp_path), settings=settings)
+    with pytest.raises(Exception, match=r"(?i)connect|timed out|network"):
+        logger.init(KEYS[0])
+
+
+# TensorBoard --------------------------------------------------------------------------
+
+
+@in_one_worker["tensorboard"]
+@pytest.mark.parametrize("way", ["tap", "spool"])
+def test_tensorboard_has_every_row_of_every_seed(way, tmp_path):
+    trained(loggers.TensorBoardLogger(tmp_path, config=CONFIG), way)
+    trained(loggers.TensorBoardLogger(tmp_path), way)
+
+    assert {path.name for path in tmp_path.iterdir()} == {*NAMES, *(f"{n}-2" for n in NAMES)}
+    for name, x in zip(NAMES, XS.tolist(), strict=True):
+        for folder in (name, f"{name}-2"):
+            run = tracked.tensorboard_run(tmp_path / folder)
+            scalars = {
+                tag: [(event.step, event.value) for event in run.Scalars(tag)]
+                for tag in run.Tags()["scalars"]
+            }
+            assert scalars == counted(expected(x))
+    assert hyperparameters(tmp_path / NAMES[0]) == {
+        "lr": 0.1, "net/width": 64.0, "net/sizes": "[1, 2]",
+    }  # fmt: skip
+
+
+def hyperparameters(folder):
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    run = tracked.tensorboard_run(folder)
+    content = run.PluginTagToContent("hparams")["_hparams_/session_start_info"]
+    found = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
+    return {name: getattr(x, x.WhichOneof("kind")) for name, x in found.items()}
+
+
+@in_one_worker["tensorboard"]
+def test_tensorboard_has_what_is_odd(tmp_path):
+    image = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+    gray = np.linspace(0, 1, 20, dtype=np.float32).reshape(2, 2, 5)
+
+    def shown(x):
+        odd(x)
+        lox.log({"image": image, "grays": gray, "text": np.array([104, 105, 0], np.uint8)})
+        lox.log({"empty": jnp.zeros(0)}, step=x)
+
+    logged(loggers.TensorBoardLogger(tmp_path, images=["grays"], texts=["text"]), shown)
+
+    run = tracked.tensorboard_run(tmp_path / NAMES[0])
+    scalars = {tag: [e.value for e in run.Scalars(tag)] for tag in run.Tags()["scalars"]}
+    assert repr(scalars.pop("nan")) == "[nan]"
+    assert scalars == {
+        "inf": [math.inf], "key/0": [0], "key/1": [7], "half": [0.5, 1],
+        "vector/nonfinite": [1], "epoch": [1], "time": [1], "epoch_": [3],
+        "a/b": [1], "a/b_": [2], "step": [1],
+    }  # fmt: skip
+    assert run.Scalars("time")[0].step == 3
+    vector = run.Histograms("vector")[0].histogram_value
+    assert (vector.min, vector.max, vector.num, vector.sum) == (1, 4, 3, 7)
+    assert vector.bucket == VECTOR["values"]
+    assert vector.bucket_limit == VECTOR["bins"][1:]
+    assert run.Histograms("lane")[0].histogram_value.bucket == LANES["values"]
+    assert run.Histograms("number")[0].histogram_value.num == 2
+    assert run.Histograms("empty")[0].histogram_value.num == 0
+    assert np.array_equal(pixels(run.Images("image")[0]), image)
+    first = pixels(run.Images("grays/0")[0])
+    assert first.tolist() == np.round(255 * gray[0]).tolist()
+    (text,) = run.Tensors("text")
+    assert text.tensor_proto.string_val == [b"hi"]
+
+
+def pixels(event):
+    import io
+
+    from PIL import Image
+
+    return np.asarray(Image.open(io.BytesIO(event.encoded_image_string)))
+
+
+# MLflow -------------------------------------------------------------------------------
+
+by_mlflow = pytest.mark.filterwarnings(
+    "ignore:The ``noload`` loader strategy is deprecated", "ignore::DeprecationWarning:mlflow"
+)
+
+
+@in_one_worker["mlflow"]
+@by_mlflow
+def test_mlflow_has_every_row_of_every_seed(tmp_path):
+    pytest.importorskip("mlflow")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    for way in ("tap", "spool"):
+        trained(loggers.MLflowLogger(way, tracking_uri=uri, config=CONFIG), way)
+        logged(loggers.MLflowLogger(f"odd {way}", tracking_uri=uri))
+
+    import mlflow
+
+    client = mlflow.MlflowClient(uri)
+    for way in ("tap", "spool"):
+        experiment = client.get_experiment_by_name(way).experiment_id
+        runs = {run.info.run_name: run for run in client.search_runs([experiment])}
+        assert len({run.data.tags["group"] for run in runs.values()}) == 1
+        for name, x in zip(NAMES, XS.tolist(), strict=True):
+            run = runs[name]
+            assert run.info.status == "FINISHED"
+            assert run.data.params == {"lr": "0.1", "net/width": "64", "net/sizes": "[1, 2]"}
+            series = counted(expected(x))
+            assert run.data.metrics.keys() == series.keys()
+            for key, points in series.items():
+                history = client.get_metric_history(run.info.run_id, key)
+                found = [(metric.step, metric.value) for metric in history]
+                # MLflow does not say in which order it has points of one time.
+                assert sorted(found) == sorted(points)
+    found = tracked.mlflow_metrics(tmp_path / "mlflow.db", "odd tap")
+    ...

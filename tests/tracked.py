@@ -5,7 +5,8 @@ import json
 import math
 import sqlite3
 import struct
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +96,20 @@ def wandb_records(file: Path) -> Iterator[Any]:
             whole = b""
 
 
+def wandb_ended(file: Path) -> list[Any]:
+    """The same of a run that has ended, which W&B's process may write a little later."""
+    for _ in range(100):
+        records = list(wandb_records(file))
+        if records and records[-1].HasField("exit"):
+            return records
+        time.sleep(0.1)
+    raise TimeoutError(f"{file} does not end")
+
+
 def wandb_run(file: Path) -> dict[str, Any]:
     """The name, group, configuration, definitions and rows of a run."""
     found: dict[str, Any] = {"rows": [], "config": {}, "axes": {}}
-    for record in wandb_records(file):
+    for record in wandb_ended(file):
         if record.HasField("run"):
             found |= {"name": record.run.display_name, "group": record.run.run_group}
             for entry in record.run.config.update:
@@ -107,12 +118,19 @@ def wandb_run(file: Path) -> dict[str, Any]:
             found["axes"][record.metric.name] = record.metric.step_metric
         if record.HasField("history"):
             found["rows"].append(
-                {
-                    item.key or "/".join(item.nested_key): json.loads(item.value_json)
-                    for item in record.history.item
-                }
+                _nested((item.nested_key or [item.key], item) for item in record.history.item)
             )
     return found
+
+
+def _nested(items: Iterable[tuple[Sequence[str], Any]]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for (*outer, last), item in items:
+        inner = row
+        for part in outer:
+            inner = inner.setdefault(part, {})
+        inner[last] = json.loads(item.value_json)
+    return row
 
 
 def wandb_runs(folder: Path) -> dict[str, dict[str, Any]]:

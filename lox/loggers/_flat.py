@@ -82,9 +82,11 @@ def _flat_block(block: Block) -> Block:
             parts = _words(name, array) if i in typed else _parts(name, array)
             for part, own in parts.items():
                 values[free(part, values)] = _masked(own, block.valid.get(key))
+    valid = next(iter(block.valid.values()), None)  # the same for all keys of a block
     for name, step in block.steps.items():
         if step.ndim > 1:
-            values[free(name, values)] = _masked(_plain(step), block.masks.get(name))
+            own = _masked(_masked(_plain(step), valid), block.masks.get(name))
+            values[free(name, values)] = own
     steps = {name: _plain(step) for name, step in block.steps.items() if step.ndim == 1}
     return dataclasses.replace(block, steps=steps, values=values)
 
@@ -124,5 +126,6 @@ def _masked(array: np.ndarray, valid: np.ndarray | None) -> np.ndarray:
         return array
     # (rows, *batch) -> (rows, *batch, ...)
     lined_up = valid.reshape(*valid.shape, *(1,) * (array.ndim - valid.ndim))
-    return np.ma.MaskedArray(array, ~np.broadcast_to(lined_up, array.shape))
+    hidden = ~np.broadcast_to(lined_up, array.shape) | np.ma.getmaskarray(array)
+    return np.ma.MaskedArray(array, hidden)
 

@@ -92,11 +92,10 @@ class WandbWriter:
         self._runs.pop(run.id).finish()
 
     def _settings(self) -> Any:
-        settings = self._wandb.Settings(**CHEAP)
         given = self._options.get("settings") or {}
-        fields = given if isinstance(given, Mapping) else given.model_dump(exclude_unset=True)
-        settings.update_from_dict(fields)
-        return settings
+        if not isinstance(given, Mapping):
+            given = {name: getattr(given, name) for name in given.model_fields_set}
+        return self._wandb.Settings(**{**CHEAP, **given})
 
     def _define(self, row: Flat) -> None:
         """Say against what the keys of a row are plotted, if it is not known yet."""
