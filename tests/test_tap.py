@@ -692,6 +692,28 @@ except RuntimeError as error:
     assert out.startswith("The callback of `lox.tap` raised ZeroDivisionError: division by")
 
 
+def test_taps_in_one_program_deliver_in_order():
+    found = []
+
+    @jax.jit
+    def f(x):
+        for i in range(3):
+            x = lox.tap(jnp.tanh if i % 2 else heavy, found.append)(x)
+            lox.tap(lambda i=i: lox.log({"done": jnp.int32(i)}) and None, found.append)()
+        return x
+
+    def heavy(x):
+        x = jax.lax.fori_loop(0, 5, lambda i, x: jnp.tanh(x @ x), x)
+        lox.log({"sum": x.sum()})
+        return x
+
+    for _ in range(20):
+        f(jnp.ones((100, 100)))
+    lox.barrier()
+    keys = [key for logs in found for key in logs]
+    assert keys == ["sum", "done", "done", "sum", "done"] * 20
+
+
 # The end of the process ---------------------------------------------------------------
 
 
