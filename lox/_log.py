@@ -10,6 +10,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from . import _context
+from ._apart import RESERVED
 from ._chain import new_token
 from ._emit import emit
 from ._logdict import logdict
@@ -109,6 +110,11 @@ def _checked(data: Any, prefix: str) -> dict[str, Any]:
         if not isinstance(key, str):
             raise TypeError(
                 f"The key {key!r} is {_kind(key)}, but keys of `lox.log` are strings."
+            )
+        if RESERVED in prefix + key:
+            raise ValueError(
+                f"The key {prefix + key!r} holds a null character, which lox keeps for "
+                "itself. Use another one."
             )
         if _is_loggable(value):
             continue
