@@ -30,8 +30,8 @@ class Collect:
 
     Attributes:
         keys: The keys to collect. None: all.
-        entries: Of the selected keys, the entries to collect. None: all.
         tags: The tags to collect. None: all.
+        entries: Of what is selected, the entries to collect. None: all.
         keep: Whether what is collected goes on outward, too.
         outward: Whether anything goes on outward.
         apart: Whether every reduction of a key stands apart, not only an `Apart`.

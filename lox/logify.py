@@ -51,7 +51,7 @@ def log(name: str, value: Any, reduction: str = "replace") -> None:
         {'x': 3.0}
     """
     if not isinstance(name, str):
-        raise TypeError(f"The name given to `logify.log` is {name!r}, but not a string.")
+        raise TypeError(f"The name in `logify.log` must be a string, not {name!r}.")
     if not isinstance(reduction, str) or reduction not in _REDUCTIONS:
         raise ValueError(
             f"`logify.log` has no reduction {reduction!r}. There are "
