@@ -514,7 +514,7 @@ def test_a_custom_rule_may_log_one_of_two_reductions():
             return 2 * x
 
         def forward(x):
-            logify.log("x", x, "mean")
+            logify.log("x", x, "sum")
             return 2 * x, ()
 
         double.defvjp(forward, lambda _, ct: (5 * ct,))
@@ -523,7 +523,7 @@ def test_a_custom_rule_may_log_one_of_two_reductions():
     slope, logs = jax.grad(logify.logify(f), has_aux=True)(jnp.float32(3))
 
     assert slope == 5
-    assert repr(logs) == "Logs({'x': {'mean': 3.0, 'sum': 3.0}})"
+    assert logs.asdict() == {"x": {"mean": 3, "sum": 3}}
 
 
 def test_a_name_with_one_reduction_is_a_key_of_spool():
