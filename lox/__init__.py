@@ -1,6 +1,6 @@
 """Logging for JAX: say what to log inside, decide outside what becomes of it."""
 
-from . import _batching as _batching, _derivatives as _derivatives
+from . import _batching as _batching, _derivatives as _derivatives, logify as logify
 from ._context import silent as silent
 from ._courier import barrier as barrier
 from ._log import log as log

@@ -10,10 +10,12 @@ import jax.experimental
 import jax.numpy as jnp
 import numpy as np
 from jax._src import (
+    ad_util as _ad_util,
     core as _core,
     custom_batching as _custom_batching,
     custom_derivatives as _derivatives,
     linear_util as _linear_util,
+    literals as _literals,
     source_info_util as _source_info,
 )
 from jax._src.debugging import DebugEffect as _DebugEffect
@@ -485,3 +487,7 @@ if "_effect_free" in _custom_batching.custom_vmap_p.abstract_eval.__qualname__:
     _custom_batching.custom_vmap_p.def_effectful_abstract_eval(
         lambda *avals, call, **params: (call.out_avals, call.effects)
     )
+
+# Outside of `jit`, a literal could not be added to an array (JAX 0.7).
+if hasattr(_literals, "LiteralArray"):
+    _ad_util.raw_jaxval_adders[_literals.LiteralArray] = jax.lax.add  # pyright: ignore[reportAttributeAccessIssue]

@@ -123,6 +123,12 @@ def test_tags_and_prefix_are_strings():
         lox.log({"x": 1.0}, prefix=3)
 
 
+@pytest.mark.parametrize("options", [{}, {"prefix": "a\0"}], ids=str)
+def test_a_null_character_is_refused(options):
+    with pytest.raises(ValueError, match=r"x00b?x' holds a null character"):
+        lox.log({"bx" if options else "\0x": 1.0}, **options)
+
+
 def test_one_tag_may_be_a_string():
     assert spooled({"x": 1.0}, tags="metric").tags == {"x": ("metric",)}
     assert spooled({"x": 1.0}, tags=["a", "b"]).tags == {"x": ("a", "b")}
