@@ -13,7 +13,6 @@ from ._parcel import Contents, Parcel, by_width, pack
 from ._record import Record, bind, record_primitive
 from ._rows import key_data
 
-
 emit_p, emit_effect = record_primitive("lox_emit", chained=True)
 
 
@@ -52,7 +51,7 @@ def _lowering(host_call: Callable, *, stoppable: bool = True) -> Callable:
             groups = by_width(leaves)
             contents = Contents.of(form, leaves, groups, stoppable=stoppable)
 
-            def deliver(*arrays):
+            def deliver(arrays):
                 callback(Parcel(arrays, contents))
 
             def call():

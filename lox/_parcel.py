@@ -10,7 +10,6 @@ import numpy as np
 
 from ._record import Record
 
-
 # Which arrays go into one array of a parcel, by their indices.
 Groups = Sequence[Sequence[int]]
 

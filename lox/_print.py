@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from ._parcel import Parcel
 from ._format import short
 from ._logdict import logdict
+from ._parcel import Parcel
 from ._record import Record
 
 

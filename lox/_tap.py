@@ -9,13 +9,13 @@ from typing import Any
 from ._chain import new_token
 from ._collect import Collect
 from ._courier import awaited, courier
-from ._parcel import Parcel
 from ._handlers import Tap
 from ._interpret import Walk
 from ._jitted import transformed
 from ._log import check_function
 from ._logdict import logdict
 from ._options import check_positive, check_prefix, listening, selection
+from ._parcel import Parcel
 from ._print import print_logs
 from ._unpack import unpacked
 
