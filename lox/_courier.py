@@ -27,7 +27,7 @@ BYTES = 64 * 2**20
 PATIENCE = 1.0
 # How long deliveries gather before they are made, if the queue is not half full before:
 # to change threads costs more than many of them.
-PAUSE = 0.01
+PAUSE = 0.005
 
 
 @dataclasses.dataclass

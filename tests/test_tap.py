@@ -328,6 +328,7 @@ def test_what_was_heard_is_not_printed_by_a_filter_around(capsys):
     found = []
     tapped = lox.tap(fun, found.append, argnames=["a", "b"])
     lox.spool(tapped, argnames="a")(1.0)
+    lox.barrier()
     lox.spool(lox.spool(fun, argnames=["a", "b"], keep_logs=True), argnames="a")(1.0)
     assert [list(logs) for logs in found] == [["a", "b"]]
     assert capsys.readouterr().out == "{'c': 1.0}\n" * 2
