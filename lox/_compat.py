@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.experimental
+import jax.ffi
 import jax.numpy as jnp
 import numpy as np
 from jax._src import (
