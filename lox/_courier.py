@@ -149,6 +149,7 @@ class Courier:
         self._queue.put(done.set)
 
     def _is_filled(self, share: float = 0.5) -> bool:
+        """Whether so much of the queue is taken."""
         if self._is_draining:
             return False
         return self._queue.qsize() >= CALLS * share or self._waiting >= BYTES * share
