@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.experimental
+import jax.ffi
 import jax.numpy as jnp
 import numpy as np
 from jax._src import (
@@ -332,13 +333,13 @@ def memoize_by_context(context: Callable[[], Any]) -> None:
 def portable_host_call(
     context: Any, callback: Callable, token: Any, *args: Any
 ) -> jax.Array:
-    """Call `callback` on the host with NumPy arrays, from any platform.
+    """Call `callback` on the host with a list of NumPy arrays, from any platform.
 
     The token that is returned is there when the call is over.
     """
 
     def deliver(token, *arrays):
-        callback(*map(np.asarray, arrays))
+        callback([np.asarray(array) for array in arrays])
         return token
 
     form = jax.ShapeDtypeStruct(token.shape, token.dtype)
@@ -378,9 +379,8 @@ def cpu_host_call(context: Any, callback: Callable, token: Any, *args: Any) -> j
     """
 
     def deliver(execution, token, *buffers):
-        *buffers, _ = buffers  # and the result
-        # The buffers die after the call.
-        callback(*[buffer.__array__().copy() for buffer in buffers])
+        # The last one is the output. All of them die after the call.
+        callback([buffer.__array__().copy() for buffer in buffers[:-1]])
         return ()
 
     module = context.module_context

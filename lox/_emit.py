@@ -75,7 +75,7 @@ def _lowering(host_call: Callable, *, stoppable: bool = True) -> Callable:
             groups = by_width(leaves)
             contents = Contents.of(form, leaves, groups, stoppable=stoppable)
 
-            def deliver(*arrays):
+            def deliver(arrays):
                 callback(Parcel(arrays, contents))
 
             def call():
