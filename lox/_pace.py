@@ -1,0 +1,21 @@
+"""How fast something goes, and how long the rest of it takes, in words."""
+
+import math
+
+
+def pace(done: int, total: float, rate: float, unit: str) -> str:
+    """How far something is: `25%, 50/200 rows, 5/s, 0:30 left`. Infinity: nobody knows."""
+    if total == math.inf:
+        return f"{done} {unit}, {rate:.3g}/s"
+    share = done / total if total else 1.0
+    left = duration((total - done) / rate if rate else math.inf)
+    return f"{share:.0%}, {done}/{total} {unit}, {rate:.3g}/s, {left} left"
+
+
+def duration(seconds: float) -> str:
+    """A time span as hours, minutes and seconds: `1:02:03`."""
+    if seconds == math.inf:
+        return "unknown"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,0 +1,149 @@
+"""What a console shows of its runs: a table on a terminal, a line elsewhere."""
+
+import math
+from typing import Any
+
+from lox._pace import duration, pace
+
+from ._series import Series
+from ._summary import Summary
+from ._words import clean, count, deviation, digits, sparkline
+
+CURVE = 8, 40  # least and most width of a curve
+NAME = 12  # least width of a name
+
+
+def line(summary: Summary, now: float, *, title: str, most: int) -> str:
+    """All in one line: `lox: 8 runs, step 40, 40%, 320/800 rows, 32/s, 0:15 left | ...`."""
+    progress = summary.progress
+    parts = [count(summary.runs, "run")]
+    parts += [f"{clean(name)} {digits(s, 'i')}" for name, s in summary.steps.items()]
+    parts += [pace(*progress.done(summary.runs), progress.rate(now), "rows")]
+    values = [
+        f"{clean(name)} {digits(series.spread().mean)}"
+        for name, series in summary.series.items()
+        if series
+    ]
+    if len(values) > most:
+        values = [*values[:most], f"{len(values) - most} more"]
+    return f"{title}: {', '.join(parts)} | {', '.join(values)}"
+
+
+def height(summary: Summary, most: int) -> int:
+    """How many lines the table has."""
+    keys = len(summary.series)
+    return 1 + bool(keys) + min(keys, most) + (keys > most)
+
+
+def table(summary: Summary, now: float, *, title: str, width: int, lines: int) -> Any:
+    """A line that says how far the runs are, and one for each name, as many as fit."""
+    from rich.console import Group
+
+    names = list(summary.series)
+    room = max(1, lines - 2)
+    if len(names) > room:
+        names = names[: max(1, room - 1)]
+    left_out = len(summary.series) - len(names)
+    parts = [_head(summary, now, title)]
+    if names and lines > 2:
+        parts.append(_body({name: summary.series[name] for name in names}, summary, width))
+    if left_out:
+        parts.append(_dim(f" … and {count(left_out, 'more key')}"))
+    return Group(*parts[:lines])
+
+
+def _head(summary: Summary, now: float, title: str) -> Any:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    progress = summary.progress
+    done, total = progress.done(summary.runs)
+    rate = progress.rate(now)
+    grid = Table.grid(padding=(0, 2), expand=total != math.inf)
+    cells: list[Any] = [Text(title, "bold"), _with_unit(summary.runs, "run")]
+    for name, step in summary.steps.items():
+        cells.append(Text.assemble((clean(name), "dim"), " ", digits(step, "i")))
+    if total != math.inf:
+        cells += [ProgressBar(total, done), f"{done / total:.0%}"]
+    of = "" if total == math.inf else f"/{total}"
+    cells += [
+        Text.assemble(f"{done}{of}", (" rows", "dim")),
+        Text.assemble(f"{rate:.3g}", ("/s", "dim")),
+        _dim(duration(now - summary.start)),
+    ]
+    if done < total < math.inf and rate:
+        cells.append(Text.assemble(duration((total - done) / rate), (" left", "dim")))
+    for cell in cells:
+        grid.add_column(no_wrap=True, ratio=1 if isinstance(cell, ProgressBar) else None)
+    grid.add_row(*cells)
+    return grid
+
+
+def _body(every: dict[str, Series], summary: Summary, width: int) -> Any:
+    from rich.table import Table
+
+    columns = _columns(every, several=summary.runs > 1)
+    numbers = sum(2 + max(map(len, column)) for column in columns.values())
+    names = max(len(clean(name)) + 1 + len(series.note) for name, series in every.items())
+    curve = width - numbers - min(names, max(NAME, width - numbers - CURVE[0])) - 4
+    body = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim", expand=False)
+    body.add_column("", no_wrap=True, overflow="ellipsis", min_width=NAME)
+    for head in columns:
+        body.add_column(head, no_wrap=True, justify="left" if head == "± std" else "right")
+    if curve >= CURVE[0]:
+        body.add_column("trend", no_wrap=True)
+    for i, (name, series) in enumerate(every.items()):
+        cells = [_number(column[i + 1]) for column in columns.values()]
+        points = series.curve.points(max(CURVE[0], min(CURVE[1], curve)))
+        trend = [_styled(sparkline(points), "cyan")] if curve >= CURVE[0] else []
+        body.add_row(_name(name, series), *cells, *trend)
+    return body
+
+
+def _columns(every: dict[str, Series], *, several: bool) -> dict[str, list[str]]:
+    """The numbers of all names, by the heads of the columns, which are their first cells."""
+    rows = [_numbers(series, several=several) for series in every.values()]
+    heads = ["last", "mean", "± std", "min", "max"] if several else ["last", "min", "max"]
+    return {head: [head, *(row.get(head, "") for row in rows)] for head in heads}
+
+
+def _numbers(series: Series, *, several: bool) -> dict[str, str]:
+    if not series:
+        return {}
+    spread = series.spread()
+    nans = f" ({spread.nans} nan)" if spread.nans else ""
+    over_runs = {"mean": digits(spread.mean), "± std": f"± {deviation(spread.std)}{nans}"}
+    return {
+        "last": digits(series.last, series.kind),
+        **(over_runs if several else {}),
+        "min": digits(series.low, series.kind),
+        "max": digits(series.high, series.kind),
+    }
+
+
+def _name(name: str, series: Series) -> Any:
+    from rich.text import Text
+
+    return Text.assemble(clean(name), (f" {series.note}".rstrip(), "dim"))
+
+
+def _number(text: str) -> Any:
+    return _styled(text, "red" if "nan" in text or "inf" in text else "")
+
+
+def _with_unit(number: int, unit: str) -> Any:
+    from rich.text import Text
+
+    text, word = count(number, unit).split()
+    return Text.assemble(text, (f" {word}", "dim"))
+
+
+def _dim(text: str) -> Any:
+    return _styled(text, "dim")
+
+
+def _styled(text: str, style: str) -> Any:
+    from rich.text import Text
+
+    return Text(text, style)
