@@ -9,8 +9,8 @@ from ._series import Series
 from ._summary import Summary
 from ._words import clean, count, deviation, digits, sparkline
 
-CURVE = 8, 40  # least and most width of a curve
-NAME = 12  # least width of a name
+CURVE = 8, 32  # least and most width of a curve
+NAME = 24  # width of a name that has room
 
 
 def line(summary: Summary, now: float, *, title: str, most: int) -> str:
@@ -46,7 +46,9 @@ def table(summary: Summary, now: float, *, title: str, width: int, lines: int) -
     left_out = len(summary.series) - len(names)
     parts = [_head(summary, now, title)]
     if names and lines > 2:
-        parts.append(_body({name: summary.series[name] for name in names}, summary, width))
+        parts.append(
+            _body({name: summary.series[name] for name in names}, summary.runs > 1, width)
+        )
     if left_out:
         parts.append(_dim(f" … and {count(left_out, 'more key')}"))
     return Group(*parts[:lines])
@@ -80,25 +82,37 @@ def _head(summary: Summary, now: float, title: str) -> Any:
     return grid
 
 
-def _body(every: dict[str, Series], summary: Summary, width: int) -> Any:
+def _body(every: dict[str, Series], several: bool, width: int) -> Any:
     from rich.table import Table
 
-    columns = _columns(every, several=summary.runs > 1)
-    numbers = sum(2 + max(map(len, column)) for column in columns.values())
     names = max(len(clean(name)) + 1 + len(series.note) for name, series in every.items())
-    curve = width - numbers - min(names, max(NAME, width - numbers - CURVE[0])) - 4
-    body = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim", expand=False)
-    body.add_column("", no_wrap=True, overflow="ellipsis", min_width=NAME)
+    columns, curve = _fitting(_columns(every, several=several), width - min(names, NAME))
+    body = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
+    body.add_column("", no_wrap=True)
     for head in columns:
         body.add_column(head, no_wrap=True, justify="left" if head == "± std" else "right")
-    if curve >= CURVE[0]:
-        body.add_column("trend", no_wrap=True)
+    body.add_column("trend" if curve else "", no_wrap=True)
     for i, (name, series) in enumerate(every.items()):
         cells = [_number(column[i + 1]) for column in columns.values()]
-        points = series.curve.points(max(CURVE[0], min(CURVE[1], curve)))
-        trend = [_styled(sparkline(points), "cyan")] if curve >= CURVE[0] else []
-        body.add_row(_name(name, series), *cells, *trend)
+        trend = sparkline(series.curve.points(curve)) if curve else ""
+        body.add_row(_name(name, series), *cells, _styled(trend, "cyan"))
     return body
+
+
+def _fitting(columns: dict[str, list[str]], room: int) -> tuple[dict[str, list[str]], int]:
+    """The columns that fit, and how wide the curve may be: the rest of the line.
+
+    Digits are never cut off; where it is narrow, columns are left out.
+    """
+    several = "mean" in columns
+    for left_out in (
+        ((), ("last",), ("last", "min", "max")) if several else ((), ("min", "max"))
+    ):
+        kept = {head: cells for head, cells in columns.items() if head not in left_out}
+        rest = room - sum(2 + max(map(len, cells)) for cells in kept.values()) - 2
+        if rest >= CURVE[0]:
+            return kept, min(rest, CURVE[1])
+    return kept, 0
 
 
 def _columns(every: dict[str, Series], *, several: bool) -> dict[str, list[str]]:

@@ -36,7 +36,9 @@ class Summary:
     def progress(self) -> "Progress":
         """That of the keys with most rows to come. Others are logged along with them."""
         every = self._progress.values()
-        return max(every, key=lambda p: (p.expected or 0, p.rows), default=Progress(self.start))
+        return max(
+            every, key=lambda p: (p.expected or 0, p.rows), default=Progress(self.start)
+        )
 
     def open(self, run: int) -> None:
         self._slots.setdefault(run, len(self._slots))
