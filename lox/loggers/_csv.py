@@ -20,19 +20,23 @@ from ._writer import Batch, Row, Run, leaves
 # A file that is larger is not written anew for another column.
 LARGE = 64 * 2**20
 
+# What readers of CSV files know, where Python writes it otherwise.
+WORDS = {"True": "true", "False": "false", "nan": "NaN"}
+
 
 class CSVLogger(Logger):
     """Write comma-separated values, one file for each run: `PATH/NAME.csv`.
 
-    Each line is what a run logged at one step. The columns are the steps, with an `@` before
-    their names, then the keys; a key that itself begins with `@` gets another one. The arrays
-    in a tree have a column each, `key/path`. A cell is a number, `true` or `false`, `nan` or
-    `inf`, a complex number as Python writes it (`1+2j`), or for an array a JSON text:
-    `"[1.0, 2.0]"`, with null for NaN and infinities. It is empty where nothing was logged.
+    Each line is what a run logged at one step. The columns are the steps, with an `@`
+    before their names, then the keys; a key that itself begins with `@` gets another one.
+    The arrays in a tree have a column each, `key/path`. A cell is a number, `true` or
+    `false`, `NaN` or `inf`, a complex number as Python writes it (`1+2j`), or for an array
+    a JSON text: `"[1.0, 2.0]"`, with null for NaN and infinities. It is empty where nothing
+    was logged.
 
     A key may come late: the file then gets another column. One of more than 64 MiB is left
-    as it is, and the run goes on in the file `NAME-2.csv`. Files of earlier sessions stay in
-    the same way. What was flushed, twice a second, outlives the process.
+    as it is, and the run goes on in the file `NAME-2.csv`. Files of earlier sessions stay
+    in the same way. What was flushed, twice a second, outlives the process.
 
     Args:
         path: A folder. It is made if it is not there.
@@ -134,7 +138,7 @@ class Table:
 
 
 def _extended(columns: dict[Column, str], found: Iterable[Column]) -> dict[Column, str]:
-    """The columns and those that are new, steps before keys, each with a name of its own."""
+    """The columns and the new ones, steps before keys, each with a name of its own."""
     new = [column for column in dict.fromkeys(found) if column not in columns]
     columns = dict(columns)
     taken = set(columns.values())
@@ -153,7 +157,8 @@ def _candidates(name: str) -> Iterator[str]:
 def _cell(array: Any) -> str:
     if np.ndim(array):
         return json.dumps(plain(array), allow_nan=False)
-    return str(array).lower() if array.dtype == bool else str(array).strip("()")
+    text = str(array)
+    return WORDS.get(text, text.strip("()"))
 
 
 def _text(lines: Iterable[Iterable[str]]) -> str:

@@ -22,7 +22,8 @@ class JSONLogger(Logger):
     Each line is an object with what a run logged at one step, `{"@step": 3, "loss": 0.5}`:
     the steps with an `@` before their names, then the keys. A key that itself begins with
     `@` gets another one. Arrays are nested lists, trees are objects and lists, complex
-    numbers are `[real, imaginary]`; what a `vmap` masked is null. The lines are strict JSON.
+    numbers are `[real, imaginary]`, and examples of a `vmap` that did not log are null. The
+    lines are strict JSON.
 
     Files of earlier sessions stay: the next of the same name is `NAME-2.jsonl`. What was
     flushed, twice a second, outlives the process.
@@ -30,7 +31,8 @@ class JSONLogger(Logger):
     Args:
         path: A folder. It is made if it is not there.
         nan: What to write for NaN and infinities: "null"; "text", for the texts "NaN",
-            "Infinity" and "-Infinity"; or a mapping with values for "nan", "inf" and "-inf".
+            "Infinity" and "-Infinity"; or a mapping with other values for some of "nan",
+            "inf" and "-inf".
         config: Written beside the rows, into `NAME.config.json`.
         on_error: What happens if writing fails: "warn" or "raise".
         all_processes: Whether each process of `jax.distributed` writes its own runs.

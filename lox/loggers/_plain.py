@@ -34,7 +34,7 @@ def named(key: str) -> str:
     return f"@{key}" if key.startswith("@") else key
 
 
-def _listed(array: np.ma.MaskedArray, special: Callable) -> Any:
+def _listed(array: Any, special: Callable) -> Any:
     if array.dtype.kind == "c":
         return _listed(np.ma.stack([array.real, array.imag], -1), special)
     # Types of other libraries (bfloat16, int4) tell what they are by their items.

@@ -10,7 +10,9 @@ from ._summary import Summary
 from ._words import clean, count, deviation, digits, sparkline
 
 CURVE = 8, 32  # least and most width of a curve
-NAME = 24  # width of a name that has room
+NAME = 24  # width that a name has in any case
+# What to do without where it is narrow, of one run and of several.
+LEFT_OUT = {False: ((), ("min", "max")), True: ((), ("last",), ("min", "max"))}
 
 
 def line(summary: Summary, now: float, *, title: str, most: int) -> str:
@@ -86,9 +88,10 @@ def _body(every: dict[str, Series], several: bool, width: int) -> Any:
     from rich.table import Table
 
     names = max(len(clean(name)) + 1 + len(series.note) for name, series in every.items())
-    columns, curve = _fitting(_columns(every, several=several), width - min(names, NAME))
+    columns, rest = _fitting(_columns(every, several=several), width - min(names, NAME))
+    curve = min(rest, CURVE[1])
     body = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
-    body.add_column("", no_wrap=True)
+    body.add_column("", no_wrap=True, max_width=min(names, NAME) + rest - curve)
     for head in columns:
         body.add_column(head, no_wrap=True, justify="left" if head == "± std" else "right")
     body.add_column("trend" if curve else "", no_wrap=True)
@@ -100,23 +103,20 @@ def _body(every: dict[str, Series], several: bool, width: int) -> Any:
 
 
 def _fitting(columns: dict[str, list[str]], room: int) -> tuple[dict[str, list[str]], int]:
-    """The columns that fit, and how wide the curve may be: the rest of the line.
+    """The columns that fit beside a curve, and how much room is left for that.
 
-    Digits are never cut off; where it is narrow, columns are left out.
+    Digits are not cut off; where it is narrow, columns are left out, and the curve at last.
     """
-    several = "mean" in columns
-    for left_out in (
-        ((), ("last",), ("last", "min", "max")) if several else ((), ("min", "max"))
-    ):
-        kept = {head: cells for head, cells in columns.items() if head not in left_out}
-        rest = room - sum(2 + max(map(len, cells)) for cells in kept.values()) - 2
+    for left_out in LEFT_OUT["mean" in columns]:
+        columns = {head: cells for head, cells in columns.items() if head not in left_out}
+        rest = room - sum(2 + max(map(len, cells)) for cells in columns.values()) - 2
         if rest >= CURVE[0]:
-            return kept, min(rest, CURVE[1])
-    return kept, 0
+            return columns, rest
+    return columns, 0
 
 
 def _columns(every: dict[str, Series], *, several: bool) -> dict[str, list[str]]:
-    """The numbers of all names, by the heads of the columns, which are their first cells."""
+    """The numbers of all names by column. The first cell of each is its head."""
     rows = [_numbers(series, several=several) for series in every.values()]
     heads = ["last", "mean", "± std", "min", "max"] if several else ["last", "min", "max"]
     return {head: [head, *(row.get(head, "") for row in rows)] for head in heads}

@@ -1,4 +1,4 @@
-"""What is kept of all the values of one name: a few numbers, whatever the number of rows."""
+"""What is kept of the values of one name: a few numbers, however many rows there are."""
 
 import dataclasses
 from typing import NamedTuple
