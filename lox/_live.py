@@ -5,8 +5,10 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TextIO
+
+from ._above import Above
 
 REFRESHES = 4  # in a second, at most
 
@@ -30,18 +32,16 @@ class Region:
     """
 
     def __init__(self):
-        self._lock = threading.Lock()
-        self._views: tuple[View, ...] = ()
-        self._live: Any = None
-        self._is_ending = False
+        # Only who has it may write to the terminal.
+        self._lock = threading.RLock()
+        self._forget()
 
     def show(self, view: View, file: TextIO | None = None) -> None:
         """Add a view below the others. The file is that of the first view."""
         with self._lock:
             self._views += (view,)
             if self._live is None:
-                self._live = _live(file, self._render)
-                self._live.start()
+                self._begin(file)
 
     def leave(self, view: View) -> None:
         """Print a view for the last time. It stays where it is, and moves no more."""
@@ -49,7 +49,7 @@ class Region:
             if view not in self._views:
                 return
             if len(self._views) == 1:
-                self._end()
+                self.end()
                 return
             self._views = tuple(other for other in self._views if other is not view)
             self._live.refresh()
@@ -58,31 +58,67 @@ class Region:
     def end(self) -> None:
         """Print all views for the last time, and give the terminal back."""
         with self._lock:
-            if self._live is not None:
-                self._end()
+            if self._live is None:
+                return
+            self._done.set()
+            try:
+                # In a notebook `stop` does not draw again.
+                self._live.refresh()
+                self._live.stop()
+            finally:
+                self.release()
 
-    def _end(self) -> None:
-        self._is_ending = True
-        try:
-            # In a notebook `stop` does not draw again.
-            self._live.refresh()
-            self._live.stop()
-        finally:
-            self._views, self._live, self._is_ending = (), None, False
+    def release(self) -> None:
+        """Let go of the terminal without another word."""
+        for name, above in self._above.items():
+            if getattr(sys, name) is above:
+                setattr(sys, name, above.rich_proxied_file)
+            above.detach()
+        self._forget()
+
+    def forked(self) -> None:
+        """In another process, where no thread draws, and perhaps nobody has the lock."""
+        self._lock = threading.RLock()
+        for above in self._above.values():
+            above.lock = self._lock
+        self.release()
+
+    def _forget(self) -> None:
+        self._views: tuple[View, ...] = ()
+        self._live: Any = None
+        self._above: dict[str, Above] = {}
+        self._done = threading.Event()
+
+    def _begin(self, file: TextIO | None) -> None:
+        self._live = _live(_stream(file), self._render)
+        self._live.start()
+        console = self._live.console
+        # What goes to a file or a pipe shall still go there.
+        for name in ("stdout", "stderr") if console.is_terminal else ():
+            stream = getattr(sys, name)
+            if _is_terminal(stream):
+                self._above[name] = Above(stream, console, self._lock)
+                setattr(sys, name, self._above[name])
+        args = (self._done,)
+        threading.Thread(target=self._move, args=args, name="lox-live", daemon=True).start()
+
+    def _move(self, done: threading.Event) -> None:
+        while not done.wait(1 / REFRESHES):
+            with self._lock:
+                if not done.is_set():
+                    self._live.refresh()
 
     def _render(self) -> Any:
         from rich.console import Group
 
         if self._live is None:  # rich asks once while it makes the display
             return Group()
-        views = self._views
-        heights = [view.height() for view in views]
+        heights = [view.height() for view in self._views]
         width, lines = self._live.console.size
-        if not self._is_ending:
+        if not self._done.is_set():
             heights = shares(heights, lines - 1)
-        return Group(
-            *(view.render(width, h) for view, h in zip(views, heights, strict=True))
-        )
+        pairs = zip(self._views, heights, strict=True)
+        return Group(*(view.render(width, height) for view, height in pairs))
 
 
 def shares(heights: Sequence[int], lines: int) -> list[int]:
@@ -110,7 +146,7 @@ def can_move(file: TextIO | None = None) -> bool:
 
 
 def _stream(file: TextIO | None) -> Any:
-    """The file itself. While something moves, rich stands before the standard ones."""
+    """The file itself. While something moves, another stands before standard error."""
     stream = sys.stderr if file is None else file
     return getattr(stream, "rich_proxied_file", stream)
 
@@ -131,19 +167,17 @@ def _is_notebook() -> bool:
     return Console().is_jupyter and importlib.util.find_spec("ipywidgets") is not None
 
 
-def _live(file: TextIO | None, render: Any) -> Any:
+def _live(stream: Any, render: Callable[[], Any]) -> Any:
     from rich.console import Console
     from rich.live import Live
 
-    stream = _stream(file)
-    is_terminal = _is_terminal(stream)
+    is_terminal = True if _is_terminal(stream) else None
     return Live(
-        console=Console(file=stream, force_terminal=True if is_terminal else None),
-        refresh_per_second=REFRESHES,
+        console=Console(file=stream, force_terminal=is_terminal),
+        auto_refresh=False,
         get_renderable=render,
-        # What goes to a file or a pipe shall still go there.
-        redirect_stdout=is_terminal and _is_terminal(sys.stdout),
-        redirect_stderr=is_terminal and _is_terminal(sys.stderr),
+        redirect_stdout=False,
+        redirect_stderr=False,
     )
 
 
@@ -151,3 +185,5 @@ region = Region()
 # A program that is stopped never gets to the end, and the terminal has no cursor. What is
 # registered first is called last, after the loggers have had their say.
 atexit.register(region.end)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=region.forked)

@@ -22,8 +22,9 @@ def block(values, *, runs=None, steps=None, valid=None, expected=None, keys=()):
     )
 
 
-def written(writer, *blocks, runs=(run(),)):
+def written(writer, *blocks, runs=None):
     """Have a writer write blocks, one batch each, and close all runs."""
+    runs = [run()] if runs is None else runs
     for each in runs:
         writer.open(each)
     for each in blocks:

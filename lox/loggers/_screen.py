@@ -1,5 +1,6 @@
 """What a console shows of its runs: a table on a terminal, a line elsewhere."""
 
+import itertools as it
 import math
 from typing import Any
 
@@ -9,6 +10,7 @@ from ._series import Series
 from ._summary import Summary
 from ._words import clean, count, deviation, digits, sparkline
 
+BAR = 8  # least width of the bar
 CURVE = 8, 32  # least and most width of a curve
 NAME = 24  # width that a name has in any case
 # What to do without where it is narrow, of one run and of several.
@@ -28,7 +30,7 @@ def line(summary: Summary, now: float, *, title: str, most: int) -> str:
     ]
     if len(values) > most:
         values = [*values[:most], f"{len(values) - most} more"]
-    return f"{title}: {', '.join(parts)} | {', '.join(values)}"
+    return f"{clean(title)}: {', '.join(parts)} | {', '.join(values)}"
 
 
 def height(summary: Summary, most: int) -> int:
@@ -41,47 +43,71 @@ def table(summary: Summary, now: float, *, title: str, width: int, lines: int) -
     """A line that says how far the runs are, and one for each name, as many as fit."""
     from rich.console import Group
 
-    names = list(summary.series)
-    room = max(1, lines - 2)
-    if len(names) > room:
-        names = names[: max(1, room - 1)]
-    left_out = len(summary.series) - len(names)
-    parts = [_head(summary, now, title)]
-    if names and lines > 2:
-        parts.append(
-            _body({name: summary.series[name] for name in names}, summary.runs > 1, width)
-        )
-    if left_out:
-        parts.append(_dim(f" … and {count(left_out, 'more key')}"))
-    return Group(*parts[:lines])
+    room = lines - 2
+    is_tall = len(summary.series) > room
+    shown = dict(it.islice(summary.series.items(), max(0, room - is_tall)))
+    left_out = count(len(summary.series) - len(shown), "more key")
+    parts = [
+        _head(summary, now, title, width),
+        _body(shown, summary.runs > 1, width) if shown else None,
+        _styled(f"… and {left_out}", "dim") if is_tall else None,
+    ]
+    return Group(*[part for part in parts if part is not None][:lines])
 
 
-def _head(summary: Summary, now: float, title: str) -> Any:
+def _head(summary: Summary, now: float, title: str, width: int) -> Any:
     from rich.progress_bar import ProgressBar
     from rich.table import Table
+
+    done, total = summary.progress.done(summary.runs)
+    left = _spaced(_titles(summary, title))
+    right = _spaced(_figures(summary, now))
+    room = width - left.cell_len - right.cell_len - 4
+    if total == math.inf or room < BAR:
+        return _spaced([left, right])
+    grid = Table.grid(padding=(0, 2))
+    for _ in range(3):
+        grid.add_column(no_wrap=True)
+    grid.add_row(left, ProgressBar(total, done, width=room), right)
+    return grid
+
+
+def _titles(summary: Summary, title: str) -> list[Any]:
     from rich.text import Text
 
-    progress = summary.progress
-    done, total = progress.done(summary.runs)
-    rate = progress.rate(now)
-    grid = Table.grid(padding=(0, 2), expand=total != math.inf)
-    cells: list[Any] = [Text(title, "bold"), _with_unit(summary.runs, "run")]
-    for name, step in summary.steps.items():
-        cells.append(Text.assemble((clean(name), "dim"), " ", digits(step, "i")))
-    if total != math.inf:
-        cells += [ProgressBar(total, done), f"{done / total:.0%}"]
-    of = "" if total == math.inf else f"/{total}"
-    cells += [
-        Text.assemble(f"{done}{of}", (" rows", "dim")),
-        Text.assemble(f"{rate:.3g}", ("/s", "dim")),
-        _dim(duration(now - summary.start)),
+    runs, unit = count(summary.runs, "run").split()
+    steps = [
+        Text.assemble((clean(name), "dim"), " ", digits(step, "i"))
+        for name, step in summary.steps.items()
     ]
-    if done < total < math.inf and rate:
-        cells.append(Text.assemble(duration((total - done) / rate), (" left", "dim")))
-    for cell in cells:
-        grid.add_column(no_wrap=True, ratio=1 if isinstance(cell, ProgressBar) else None)
-    grid.add_row(*cells)
-    return grid
+    return [Text(clean(title), "bold"), Text.assemble(runs, (f" {unit}", "dim")), *steps]
+
+
+def _figures(summary: Summary, now: float) -> list[Any]:
+    from rich.text import Text
+
+    done, total = summary.progress.done(summary.runs)
+    rate = summary.progress.rate(now)
+    speed = Text.assemble(f"{rate:.3g}", ("/s", "dim"))
+    if total == math.inf:
+        rows = Text.assemble(f"{done}", (" rows", "dim"))
+        return [rows, speed, _elapsed(summary, now)]
+    share = Text(f"{done / total:.0%}")
+    rows = Text.assemble(f"{done}/{total}", (" rows", "dim"))
+    if done == total or not rate:
+        return [share, rows, speed, _elapsed(summary, now)]
+    left = Text.assemble(duration((total - done) / rate), (" left", "dim"))
+    return [share, rows, speed, left]
+
+
+def _elapsed(summary: Summary, now: float) -> Any:
+    return _styled(duration(now - summary.start), "dim")
+
+
+def _spaced(texts: list[Any]) -> Any:
+    from rich.text import Text
+
+    return Text("  ", no_wrap=True, overflow="ellipsis").join(texts)
 
 
 def _body(every: dict[str, Series], several: bool, width: int) -> Any:
@@ -144,17 +170,6 @@ def _name(name: str, series: Series) -> Any:
 
 def _number(text: str) -> Any:
     return _styled(text, "red" if "nan" in text or "inf" in text else "")
-
-
-def _with_unit(number: int, unit: str) -> Any:
-    from rich.text import Text
-
-    text, word = count(number, unit).split()
-    return Text.assemble(text, (f" {word}", "dim"))
-
-
-def _dim(text: str) -> Any:
-    return _styled(text, "dim")
 
 
 def _styled(text: str, style: str) -> Any:
