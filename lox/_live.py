@@ -1,6 +1,7 @@
 """The part of the terminal that moves: one for all that lox shows there."""
 
 import atexit
+import functools as ft
 import importlib.util
 import os
 import sys
@@ -66,22 +67,24 @@ class Region:
                 self._live.refresh()
                 self._live.stop()
             finally:
-                self.release()
+                self._release()
 
-    def release(self) -> None:
-        """Let go of the terminal without another word."""
+    def fork(self) -> None:
+        """Before the process forks: nobody shall be writing."""
+        self._lock.acquire()
+
+    def forked(self, *, is_child: bool) -> None:
+        """After it: only one of the two goes on with the region."""
+        if is_child:
+            self._release()
+        self._lock.release()
+
+    def _release(self) -> None:
         for name, above in self._above.items():
             if getattr(sys, name) is above:
                 setattr(sys, name, above.rich_proxied_file)
             above.detach()
         self._forget()
-
-    def forked(self) -> None:
-        """In another process, where no thread draws, and perhaps nobody has the lock."""
-        self._lock = threading.RLock()
-        for above in self._above.values():
-            above.lock = self._lock
-        self.release()
 
     def _forget(self) -> None:
         self._views: tuple[View, ...] = ()
@@ -110,15 +113,18 @@ class Region:
 
     def _render(self) -> Any:
         from rich.console import Group
+        from rich.segment import SegmentLines
 
         if self._live is None:  # rich asks once while it makes the display
             return Group()
+        console = self._live.console
         heights = [view.height() for view in self._views]
-        width, lines = self._live.console.size
         if not self._done.is_set():
-            heights = shares(heights, lines - 1)
+            heights = shares(heights, console.height - 1)
         pairs = zip(self._views, heights, strict=True)
-        return Group(*(view.render(width, height) for view, height in pairs))
+        views = Group(*(view.render(console.width, height) for view, height in pairs))
+        # Rich writes this again below each line that is printed; that shall be quick.
+        return SegmentLines(console.render_lines(views, pad=False), new_lines=True)
 
 
 def shares(heights: Sequence[int], lines: int) -> list[int]:
@@ -186,4 +192,8 @@ region = Region()
 # registered first is called last, after the loggers have had their say.
 atexit.register(region.end)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=region.forked)
+    os.register_at_fork(
+        before=region.fork,
+        after_in_parent=ft.partial(region.forked, is_child=False),
+        after_in_child=ft.partial(region.forked, is_child=True),
+    )

@@ -23,6 +23,7 @@ from blocks import block, run, written
 from rich.console import Console
 
 from lox import _live
+from lox._bar import Bar
 from lox._live import Region, can_move, region, shares
 from lox._pace import duration
 from lox.loggers import Batch, _console, _screen
@@ -113,6 +114,8 @@ def test_nan_and_infinity_are_said_and_do_not_spread():
 
 def test_examples_that_did_not_log_do_not_count():
     values = np.array([[[1.0], [9.0]], [[9.0], [9.0]], [[2.0], [4.0]]])
+    every = block({"x": values}, valid={"x": np.ones((3, 2), bool)})
+    assert summary(every).series["x"].low == 1.0
     valid = np.array([[True, False], [False, False], [True, True]])
     made = summary(block({"x": values}, valid={"x": valid}))
     series = made.series["x"]
@@ -265,11 +268,11 @@ def test_tall_tables_are_capped(lines):
 @pytest.mark.parametrize("runs", [1, 2])
 def test_no_digits_are_cut_off(runs):
     made = summary(block(MANY, runs=[i % runs for i in range(16)], expected=99))
-    for width in (40, 57, 80, 81, 100, 120, 200):
+    for width in (30, 40, 57, 80, 81, 100, 120, 200):
         rows = text(made, width=width)
         assert max(map(len, rows)) <= width
         assert "43.50" in rows[-1]
-        assert not any("…" in row for row in rows[1:])
+        assert not any("…" in row.partition(" ")[2] for row in rows[1:])
 
 
 def test_long_names_give_way():
@@ -418,12 +421,109 @@ def terminal(monkeypatch):
     return Terminal()
 
 
+@contextlib.contextmanager
+def streams(terminal):
+    """Standard output and standard error, on the terminal."""
+    with (
+        open(terminal.theirs, "w") as stdout,
+        open(os.dup(terminal.theirs), "w") as stderr,
+        mock.patch.multiple(sys, stdout=stdout, stderr=stderr),
+    ):
+        yield stdout, stderr
+
+
+def write(writer, key, value, id=0):
+    writer.write(Batch([block({key: np.array([value])}, runs=[id], expected=50)]))
+    writer.flush()
+
+
+def test_two_consoles_a_bar_and_prints_share_the_terminal(terminal):
+    with streams(terminal) as before:
+        first, second = ConsoleWriter(title="first"), ConsoleWriter(title="second")
+        bar = Bar("bar", 50)
+        first.open(run(0))
+        for i in range(50):
+            write(first, "loss", i / 2)
+            if i in (10, 30):
+                write(first, f"late_{i}", i)
+            if i == 5:
+                second.open(run(1))
+                bar.begin(0)
+            if i >= 5:
+                write(second, "score", i, 1)
+                bar.advance(1)
+            print("printed", i)
+            print("error", i, file=sys.stderr)
+            time.sleep(0.02)
+        bar.end(0)
+        first.close(run(0))
+        print("between")
+        time.sleep(0.3)
+        second.close(run(1))
+        assert (sys.stdout, sys.stderr) == before
+        print("after")
+
+    lines = terminal.lines()
+    assert terminal.has_cursor
+    prints = [row for row in lines if row.startswith(("printed", "error"))]
+    assert prints == [f"{word} {i}" for i in range(50) for word in ("printed", "error")]
+    bar, *rest = [row for row in lines if row not in prints]
+    assert "45/45" in bar
+    assert rest[0].startswith("first  1 run  ━")
+    assert "100%  50/50 rows" in rest[0]
+    assert rest[1].split() == ["last", "min", "max", "trend"]
+    assert [row.split()[:2] for row in rest[2:5]] == [
+        ["loss", "24.50"],
+        ["late_10", "10"],
+        ["late_30", "30"],
+    ]
+    assert rest[5] == "between"
+    assert "90%  45/50 rows" in rest[6]
+    assert rest[8].split()[:4] == ["score", "49", "5", "49"]
+    assert rest[9:] == ["after"]
+    assert b"\x1b[?25l" in terminal.raw  # the cursor was hidden
+
+
+def test_what_is_printed_comes_out_as_it_is(terminal):
+    with streams(terminal) as (stdout, _):
+        writer = ConsoleWriter()
+        writer.open(run(0))
+        stand_in = sys.stdout
+        assert stand_in.isatty()
+        assert stand_in.fileno() == terminal.theirs
+        assert (stand_in.encoding, stand_in.errors) == (stdout.encoding, "strict")
+        assert stand_in.name == stdout.name
+        assert stand_in.write("[red]no markup[/red]\n\n") == 22
+        print("x" * 150)
+        print("flushed", end="", flush=True)
+        sys.stdout.writelines(["i", "n "])
+        print("parts\nand the rest", end="")
+        with contextlib.redirect_stdout(io.StringIO()):
+            writer.close(run(0))
+        print("", file=stand_in)
+        print("later", file=stand_in)
+        stand_in.flush()
+    assert terminal.lines() == [
+        "[red]no markup[/red]",
+        "",
+        "x" * 100,
+        "x" * 50,
+        "flushed",
+        "in parts",
+        "lox  1 run  0 rows  0/s  0:00",
+        "and the rest",
+        "later",
+    ]
+
+
+# Programs of their own ----------------------------------------------------------------
+
+
 def on_terminal(program, terminal, *, stdout=None, interrupt=False):
     """Run a program on a terminal. `stdout` may be elsewhere."""
-    here = str(Path(__file__).parent)
-    path = os.pathsep.join([here, *sys.path])
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     process = subprocess.Popen(
-        [sys.executable, "-c", PREAMBLE + program],
+        [sys.executable, "-c", program],
         stdin=terminal.theirs,
         stdout=terminal.theirs if stdout is None else stdout,
         stderr=terminal.theirs,
@@ -434,72 +534,29 @@ def on_terminal(program, terminal, *, stdout=None, interrupt=False):
         while b"waiting" not in terminal.raw:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-    process.wait(60)
-    return process.returncode
-
-
-PREAMBLE = """
-import sys, time
-import numpy as np
-from blocks import block, run
-from lox._bar import Bar
-from lox.loggers import Batch
-from lox.loggers._console import ConsoleWriter
-
-def write(writer, key, value, id=0):
-    writer.write(Batch([block({key: np.array([value])}, runs=[id], expected=50)]))
-    writer.flush()
-"""
-
-TOGETHER = """
-a, b, bar = ConsoleWriter(title="first"), ConsoleWriter(title="second"), Bar("bar", 50)
-a.open(run(0))
-for i in range(50):
-    write(a, "loss", i / 2)
-    if i in (10, 30): write(a, f"late_{i}", i)
-    if i == 5: b.open(run(1)); bar.begin(0)
-    if i >= 5: write(b, "score", i, 1); bar.advance(1)
-    print("printed", i)
-    print("error", i, file=sys.stderr)
-    time.sleep(0.02)
-bar.end(0)
-a.close(run(0))
-print("between")
-time.sleep(0.3)
-b.close(run(1))
-print("after")
-"""
-
-
-def test_two_consoles_a_bar_and_prints_share_the_terminal(terminal):
-    assert on_terminal(TOGETHER, terminal) == 0
-    lines = terminal.lines()
-    assert terminal.has_cursor
-    prints = [row for row in lines if row.startswith(("printed", "error"))]
-    assert prints == [f"{word} {i}" for i in range(50) for word in ("printed", "error")]
-    bar, *first = [row for row in lines if row not in prints]
-    assert "45/45" in bar
-    assert first[0].startswith("first  1 run  ━")
-    assert "100%  50/50 rows" in first[0]
-    assert first[1].split() == ["last", "min", "max", "trend"]
-    assert [row.split()[:2] for row in first[2:5]] == [
-        ["loss", "24.50"],
-        ["late_10", "10"],
-        ["late_30", "30"],
-    ]
-    assert first[5] == "between"
-    assert "90%  45/50 rows" in first[6]
-    assert first[8].split()[:4] == ["score", "49", "5", "49"]
-    assert first[9:] == ["after"]
-    assert b"\x1b[?25l" in terminal.raw
-    # At most four times a second, and at what is printed.
-    assert terminal.raw.count(b"\x1b[2K") < 20_000
+    return process.wait(60)
 
 
 LEFT = """
+import sys, time
+import numpy as np
+from blocks import block, run
+from lox.loggers import Batch
+from lox.loggers._console import ConsoleWriter
+
 writer = ConsoleWriter()
 writer.open(run(0))
-write(writer, "loss", 0.5)
+writer.write(Batch([block({"loss": np.array([0.5])})]))
+"""
+
+
+FORK = """
+import os, warnings
+warnings.simplefilter("ignore")
+assert not type(sys.stderr) is type(sys.stdout)
+if not (child := os.fork()):
+    os._exit(type(sys.stderr) is not type(sys.stdout))
+assert os.waitpid(child, 0)[1] == 0
 """
 
 
@@ -515,7 +572,7 @@ def test_an_interrupted_program_leaves_the_terminal_whole(terminal):
 
 def test_so_does_one_that_ends_and_what_goes_to_a_file_goes_there(terminal, tmp_path):
     with (tmp_path / "out").open("wb") as out:
-        assert on_terminal(LEFT + "print('a result')", terminal, stdout=out) == 0
+        assert on_terminal(LEFT + FORK + "print('a result')", terminal, stdout=out) == 0
     assert (tmp_path / "out").read_text() == "a result\n"
     assert [row.split()[0] for row in terminal.lines()] == ["lox", "last", "loss"]
     assert terminal.has_cursor
@@ -547,10 +604,25 @@ def test_a_poor_terminal_gets_lines(monkeypatch, name, encoding, expected):
     assert not can_move(file)  # it is closed
 
 
-def test_a_view_that_has_left_may_leave_again():
+def test_what_has_left_may_leave_again():
     Region().leave(mock.Mock())
-    Region().end()
     region.end()
+
+
+def test_one_process_of_two_goes_on():
+    view, fork = mock.Mock(), Region()
+    with mock.patch.object(fork, "_begin"):
+        fork.show(view)
+    for is_child in (False, True):
+        fork.fork()
+        fork.forked(is_child=is_child)
+        assert (view in fork._views) != is_child
+
+
+def test_rows_that_come_before_a_run_are_nobodys():
+    writer = ConsoleWriter()
+    writer.write(Batch([block({"x": np.ones(1)})]))
+    writer.close(run())
 
 
 # In a notebook ------------------------------------------------------------------------

@@ -2,10 +2,6 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import ml_dtypes
@@ -200,37 +196,6 @@ def test_more_runs_than_open_files(tmp_path):
     every = block({"x": np.arange(2000)}, runs=range(2000))
     written(JSONWriter(tmp_path), every, every, runs=runs)
     assert read(tmp_path / "run-1999.jsonl") == 2 * [{"x": 1999}]
-
-
-KILLED = """
-import os, sys
-import numpy as np
-from blocks import block, run
-from lox.loggers import Batch
-from lox.loggers.{module} import {writer}
-
-writer = {writer}(sys.argv[1])
-writer.open(run())
-for i in range(10):
-    writer.write(Batch([block({{"x": np.arange(100) + 100 * i}})]))
-    writer.flush()
-writer.write(Batch([block({{"x": np.arange(100)}})]))
-os.kill(os.getpid(), 9)
-"""
-
-
-def killed(folder, module, writer):
-    """Write a thousand rows and flush, then a hundred more, and die."""
-    program = textwrap.dedent(KILLED).format(module=module, writer=writer)
-    here = str(Path(__file__).parent)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([here, *sys.path])}
-    process = subprocess.run([sys.executable, "-c", program, str(folder)], env=env)
-    assert process.returncode == -signal.SIGKILL
-
-
-def test_what_was_flushed_survives(tmp_path):
-    killed(tmp_path, "_json", "JSONWriter")
-    assert [row["x"] for row in read(tmp_path / "run-0.jsonl")] == list(range(1000))
 
 
 def test_pandas_and_polars_read_it(tmp_path):

@@ -6,13 +6,13 @@ import io
 import itertools as it
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._lines import append, create, encoded
+from ._lines import append, candidates, create, encoded
 from ._logger import Logger
 from ._plain import named, plain
 from ._writer import Batch, Row, Run, leaves
@@ -144,14 +144,10 @@ def _extended(columns: dict[Column, str], found: Iterable[Column]) -> dict[Colum
     taken = set(columns.values())
     for column in sorted(new, key=lambda column: column.is_key):
         # A key may be called what the path in a tree is called.
-        name = next(n for n in _candidates(column.name) if n not in taken)
+        name = next(n for n in candidates(column.name) if n not in taken)
         columns[column] = name
         taken.add(name)
     return columns
-
-
-def _candidates(name: str) -> Iterator[str]:
-    return it.chain([name], (f"{name}-{number}" for number in it.count(2)))
 
 
 def _cell(array: Any) -> str:

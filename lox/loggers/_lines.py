@@ -4,6 +4,7 @@ import itertools as it
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from ._plain import plain
@@ -77,12 +78,20 @@ def encoded(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
+def candidates(name: str) -> Iterator[str]:
+    """The name, and what to take if there is one already: `name-2`, `name-3`, ..."""
+    return it.chain([name], (f"{name}-{number}" for number in it.count(2)))
+
+
 def _new_file(folder: Path, stem: str, ending: str) -> Path:
-    for number in it.count(1):
-        path = folder / (f"{stem}{ending}" if number == 1 else f"{stem}-{number}{ending}")
-        try:
-            path.open("x").close()
-        except FileExistsError:
-            continue
-        return path
-    raise AssertionError
+    paths = (folder / f"{name}{ending}" for name in candidates(stem))
+    return next(path for path in paths if _is_made(path))
+
+
+def _is_made(path: Path) -> bool:
+    """Make a file, unless there is one: also if another process is about to."""
+    try:
+        path.open("x").close()
+    except FileExistsError:
+        return False
+    return True
