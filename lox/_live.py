@@ -191,7 +191,7 @@ region = Region()
 # A program that is stopped never gets to the end, and the terminal has no cursor. What is
 # registered first is called last, after the loggers have had their say.
 atexit.register(region.end)
-if hasattr(os, "register_at_fork"):
+if hasattr(os, "register_at_fork"):  # pragma: no branch (Windows)
     os.register_at_fork(
         before=region.fork,
         after_in_parent=ft.partial(region.forked, is_child=False),

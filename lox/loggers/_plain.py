@@ -22,8 +22,10 @@ def plain(value: Any, special: Callable[[float], Any] = lambda number: None) -> 
         return {str(name): plain(inner, special) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [plain(inner, special) for inner in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return _listed(np.ma.asarray(value), special)
+    if isinstance(value, np.generic):
+        return _scalar(value, special)
+    if isinstance(value, np.ndarray):
+        return _listed(value, special)
     if isinstance(value, float):
         return _number(value, special)
     return value if value is None or isinstance(value, bool | int | str) else str(value)
@@ -34,14 +36,21 @@ def named(key: str) -> str:
     return f"@{key}" if key.startswith("@") else key
 
 
+def _scalar(number: Any, special: Callable) -> Any:
+    # Types of other libraries (bfloat16, int4) tell what they are by their items.
+    item = number.item()
+    if isinstance(item, complex):
+        return [_scalar(number.real, special), _scalar(number.imag, special)]
+    return _number(float(str(number)), special) if isinstance(item, float) else item
+
+
 def _listed(array: Any, special: Callable) -> Any:
     if array.dtype.kind == "c":
         return _listed(np.ma.stack([array.real, array.imag], -1), special)
-    # Types of other libraries (bfloat16, int4) tell what they are by their items.
     if not isinstance(np.zeros((), array.dtype).item(), float):
         return array.tolist()
     items = np.empty(array.size, object)
-    items[:] = [_number(float(str(x)), special) for x in array.data.reshape(-1)]
+    items[:] = [_number(float(str(x)), special) for x in np.ma.getdata(array).reshape(-1)]
     items[np.ma.getmaskarray(array).reshape(-1)] = None
     return items.reshape(array.shape).tolist()
 

@@ -51,7 +51,7 @@ class Summary:
         keys = tuple(block.values)
         progress = self._progress.setdefault(keys, Progress(self.start))
         progress.add(places, block.expected, now)
-        self.steps |= {name: steps[-1].max() for name, steps in block.steps.items()}
+        self.steps |= {n: steps[-1].max() for n, steps in block.steps.items() if steps.size}
         for key in keys:
             valid = block.valid.get(key)
             for name, array, note in _described(block, key):
@@ -61,14 +61,12 @@ class Summary:
                     self._fill(series, block.runs, places, array, valid)
 
     def _fill(self, series, runs, places, array, valid) -> None:
-        if valid is not None:
-            logged = valid.reshape(len(valid), -1).any(1)
-            if not logged.all():
-                if not logged.any():
-                    return
-                places = self._places(runs[logged])
-                array, valid = array[logged], valid[logged]
-        series.add(places, array, valid)
+        if valid is None:
+            series.add(places, array, None)
+            return
+        logged = valid.reshape(len(valid), -1).any(1)
+        if logged.any():
+            series.add(self._places(runs[logged]), array[logged], valid[logged])
 
     def _places(self, runs: np.ndarray) -> Places:
         order = np.argsort(runs, kind="stable")
@@ -92,7 +90,6 @@ class Progress:
     def __init__(self, start: float):
         self.rows = 0
         self.expected: int | None = None
-        self._start = start
         self._done: dict[int, int] = {}
         self._samples = collections.deque([(start, 0)], SAMPLES)
 
