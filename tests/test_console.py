@@ -25,7 +25,7 @@ from rich.console import Console
 from lox import _live
 from lox._bar import Bar
 from lox._live import Region, can_move, region, shares
-from lox._pace import duration
+from lox._pace import duration, speed
 from lox.loggers import Batch, _console, _screen
 from lox.loggers._console import ConsoleLogger, ConsoleWriter
 from lox.loggers._series import POINTS, Curve
@@ -239,6 +239,15 @@ def test_names_do_not_move_the_cursor():
     made = summary(block({"[red]\x1b[2J": np.ones(1)}))
     assert text(made, title="[b]\n")[2].startswith("[red]\\x1b[2J")
     assert "\x1b" not in line(made, title="\x1b")
+
+
+def test_speeds():
+    assert [speed(r) for r in (0.0, 0.0025, 99.5, 1671.3)] == [
+        "0",
+        "0.0025",
+        "99.5",
+        "1671",
+    ]
 
 
 def test_durations():

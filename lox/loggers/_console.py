@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from lox._live import can_move, region
 
@@ -47,7 +47,7 @@ class ConsoleLogger(Logger):
         max_keys: int = 40,
         title: str = "lox",
         config: Mapping[str, Any] | None = None,
-        on_error: str = "warn",
+        on_error: Literal["warn", "raise"] = "warn",
         all_processes: bool = False,
     ):
         writer = ConsoleWriter(every=every, file=file, max_keys=max_keys, title=title)

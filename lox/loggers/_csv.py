@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class CSVLogger(Logger):
         path: str | os.PathLike,
         *,
         config: Mapping[str, Any] | None = None,
-        on_error: str = "warn",
+        on_error: Literal["warn", "raise"] = "warn",
         all_processes: bool = False,
     ):
         super().__init__(

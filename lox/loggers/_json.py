@@ -44,7 +44,7 @@ class JSONLogger(Logger):
         *,
         nan: Special = "null",
         config: Mapping[str, Any] | None = None,
-        on_error: str = "warn",
+        on_error: Literal["warn", "raise"] = "warn",
         all_processes: bool = False,
     ):
         super().__init__(

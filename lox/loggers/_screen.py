@@ -4,7 +4,7 @@ import itertools as it
 import math
 from typing import Any
 
-from lox._pace import duration, pace
+from lox._pace import duration, pace, speed
 
 from ._series import Series
 from ._summary import Summary
@@ -88,16 +88,16 @@ def _figures(summary: Summary, now: float) -> list[Any]:
 
     done, total = summary.progress.done(summary.runs)
     rate = summary.progress.rate(now)
-    speed = Text.assemble(f"{rate:.3g}", ("/s", "dim"))
+    per_second = Text.assemble(speed(rate), ("/s", "dim"))
     if total == math.inf:
         rows = Text.assemble(f"{done}", (" rows", "dim"))
-        return [rows, speed, _elapsed(summary, now)]
+        return [rows, per_second, _elapsed(summary, now)]
     share = Text(f"{done / total:.0%}")
     rows = Text.assemble(f"{done}/{total}", (" rows", "dim"))
     if done == total or not rate:
-        return [share, rows, speed, _elapsed(summary, now)]
+        return [share, rows, per_second, _elapsed(summary, now)]
     left = Text.assemble(duration((total - done) / rate), (" left", "dim"))
-    return [share, rows, speed, left]
+    return [share, rows, per_second, left]
 
 
 def _elapsed(summary: Summary, now: float) -> Any:
