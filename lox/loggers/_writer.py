@@ -135,7 +135,7 @@ class Batch(Sequence[Block]):
         """All rows in the order of logging. One row holds what a run logged at one step.
 
         Where a key has been logged there already, and for rows without steps, another row
-        begins.
+        begins. If only some examples of a `vmap` logged, the others are masked.
         """
         rows: list[tuple[int, Row]] = []
         latest: dict[tuple, Row] = {}
@@ -143,7 +143,7 @@ class Batch(Sequence[Block]):
             each = zip(block.order.tolist(), block.runs.tolist(), strict=True)
             for i, (number, run) in enumerate(each):
                 steps = {name: step[i] for name, step in block.steps.items()}
-                values = {key: _at(tree, i) for key, tree in block.values.items()}
+                values = dict(_logged(block, i))
                 place = run, *((name, step.tobytes()) for name, step in steps.items())
                 row = latest.get(place) if steps else None
                 if row is None or not row.values.keys().isdisjoint(values):
@@ -204,6 +204,21 @@ def leaves(tree: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
     items = tree.items() if isinstance(tree, dict) else enumerate(tree or ())
     for part, inner in items:
         yield from leaves(inner, f"{name}/{part}" if name else str(part))
+
+
+def _logged(block: Block, i: int) -> Iterator[tuple[str, Any]]:
+    """The values of row `i`. Of some examples that did not log, they are masked."""
+    for key, tree in block.values.items():
+        value, valid = _at(tree, i), block.valid.get(key)
+        if valid is None or valid[i].all():
+            yield key, value
+        elif valid[i].any():
+            yield key, mapped(ft.partial(_masked, valid=valid[i]), value)
+
+
+def _masked(array: np.ndarray, valid: np.ndarray) -> np.ma.MaskedArray:
+    mask = ~valid.reshape(valid.shape + (1,) * (array.ndim - valid.ndim))
+    return np.ma.masked_array(array, np.broadcast_to(mask, array.shape))
 
 
 def _at(tree: Any, i: int) -> Any:
