@@ -18,7 +18,7 @@ def block(values, *, runs=None, steps=None, valid=None, expected=None, keys=()):
         values,
         {key: Form(keys=tuple(keys)) for key in values},
         valid or {},
-        expected,
+        expected=expected,
     )
 
 
