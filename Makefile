@@ -77,7 +77,7 @@ lint: $(READY) ## Run ruff and pyright
 .PHONY: clean
 clean: ## Remove the environments and all that was built
 	rm -rf .venv .venv-jax-* build dist .coverage .pytest_cache .ruff_cache
-	find lox tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find lox logify tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml
 	$(call install,$(PYTHON),$(VENV))

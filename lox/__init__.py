@@ -4,6 +4,7 @@ from . import (
     _batching as _batching,
     _derivatives as _derivatives,
     loggers as loggers,
+    logify as logify,
     neptune as neptune,
     wandb as wandb,
 )

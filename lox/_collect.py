@@ -7,12 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ._apart import Apart, entry_key
 from ._gather import shortened
 from ._log import log_effect, relog
 from ._logdict import logdict
 from ._merge import Entry, without_ghosts
 from ._record import Record
-from ._reduce import Reduction, reduction_named
+from ._reduce import reduction_named
 from ._reduced import Reduced, finished, reduced
 from ._rows import Rows, Where, static, widened
 
@@ -30,8 +31,10 @@ class Collect:
     Attributes:
         keys: The keys to collect. None: all.
         tags: The tags to collect. None: all.
+        entries: Of what is selected, the entries to collect. None: all.
         keep: Whether what is collected goes on outward, too.
         outward: Whether anything goes on outward.
+        apart: Whether every reduction of a key stands apart, not only an `Apart`.
         reduce: The reduction of each key, or of all keys (None). Without one, a record's
             own.
         interval: Every how many rows of a key one is kept.
@@ -42,8 +45,10 @@ class Collect:
 
     keys: frozenset[str] | None = static(default=None)
     tags: frozenset[str] | None = static(default=None)
+    entries: frozenset[str] | None = static(default=None)
     keep: bool = static(default=False)
     outward: bool = static(default=True)
+    apart: bool = static(default=False)
     reduce: tuple[tuple[str | None, Any], ...] = static(default=())
     interval: int | None = static(default=None)
     capacity: int | None = static(default=None)
@@ -58,21 +63,28 @@ class Collect:
 
     def __call__(self, record: Record, where: Where) -> dict[str, Entry]:
         tagged = self.tags is None or not self.tags.isdisjoint(record.tags)
-        mine = [key for key in record.keys if tagged and self._wants(key)]
+        mine = [key for key in record.keys if tagged and self._wants(key, record)]
         outward = [key for key in record.keys if self.keep or key not in mine]
         if outward and self.outward:
             relog(record.only(tuple(outward)).replace(heard=(*record.heard, *mine)))
         entries: dict[str, Entry] = {}
         for key, rows in record.only(tuple(mine)).rows(where).items():
+            entry = self._entry(key, record)
             if self.interval is not None:
-                entries[COUNT + key], rows = self._thinned(key, rows)
-            reduction = self._reduction(key, record)
-            entries[key] = rows if reduction is None else reduced(key, rows, reduction)
+                entries[COUNT + entry], rows = self._thinned(entry, rows)
+            reduction = reduction_named(self._asked(key, record))
+            entries[entry] = rows if reduction is None else reduced(entry, rows, reduction)
         return entries
 
-    def _reduction(self, key: str, record: Record) -> Reduction | None:
+    def _asked(self, key: str, record: Record) -> Any:
         asked = dict(self.reduce)
-        return reduction_named(asked.get(key, asked.get(None, record.reduce)))
+        return asked.get(key, asked.get(None, record.reduce))
+
+    def _entry(self, key: str, record: Record) -> str:
+        """What the rows of a key are collected under."""
+        asked = self._asked(key, record)
+        stands_apart = self.apart or isinstance(asked, Apart)
+        return entry_key(key, asked) if stands_apart else key
 
     def _thinned(self, key: str, rows: Rows) -> tuple[Reduced, Rows]:
         """Count a row, and keep it if it is one of every `interval` rows."""
@@ -137,8 +149,8 @@ class Collect:
         gathers = self.interval or any(map(reduction_named, asked))
         batches: dict[str, tuple[int, ...]] = {}
         for record in records if self.interval else ():
-            for key in record.keys:
-                batches[key] = max(batches.get(key, ()), record.batch, key=len)
+            for entry in (self._entry(key, record) for key in record.keys):
+                batches[entry] = max(batches.get(entry, ()), record.batch, key=len)
         offsets = {key: jnp.zeros(batch, jnp.int32) for key, batch in batches.items()}
         return dataclasses.replace(self, gathers=bool(gathers), offsets=offsets)
 
@@ -161,11 +173,13 @@ class Collect:
         rows = without_ghosts(rows)
         return rows.replace(path=(), sure=True, bound=1, where=Where())
 
-    def _wants(self, key: str) -> bool:
-        return self.keys is None or key in self.keys
+    def _wants(self, key: str, record: Record) -> bool:
+        if self.keys is not None and key not in self.keys:
+            return False
+        return self.entries is None or self._entry(key, record) in self.entries
 
     def only(self, keys: frozenset[str]) -> "Collect":
-        return dataclasses.replace(self, keys=keys)
+        return dataclasses.replace(self, entries=keys)
 
     def quiet(self) -> "Collect":
         return dataclasses.replace(self, outward=False)

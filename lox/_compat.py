@@ -7,13 +7,16 @@ from typing import Any
 
 import jax
 import jax.experimental
+import jax.ffi
 import jax.numpy as jnp
 import numpy as np
 from jax._src import (
+    ad_util as _ad_util,
     core as _core,
     custom_batching as _custom_batching,
     custom_derivatives as _derivatives,
     linear_util as _linear_util,
+    literals as _literals,
     source_info_util as _source_info,
 )
 from jax._src.debugging import DebugEffect as _DebugEffect
@@ -330,13 +333,13 @@ def memoize_by_context(context: Callable[[], Any]) -> None:
 def portable_host_call(
     context: Any, callback: Callable, token: Any, *args: Any
 ) -> jax.Array:
-    """Call `callback` on the host with NumPy arrays, from any platform.
+    """Call `callback` on the host with a list of NumPy arrays, from any platform.
 
     The token that is returned is there when the call is over.
     """
 
     def deliver(token, *arrays):
-        callback(*map(np.asarray, arrays))
+        callback([np.asarray(array) for array in arrays])
         return token
 
     form = jax.ShapeDtypeStruct(token.shape, token.dtype)
@@ -376,9 +379,8 @@ def cpu_host_call(context: Any, callback: Callable, token: Any, *args: Any) -> j
     """
 
     def deliver(execution, token, *buffers):
-        *buffers, _ = buffers  # and the result
-        # The buffers die after the call.
-        callback(*[buffer.__array__().copy() for buffer in buffers])
+        # The last one is the output. All of them die after the call.
+        callback([buffer.__array__().copy() for buffer in buffers[:-1]])
         return ()
 
     module = context.module_context
@@ -485,3 +487,7 @@ if "_effect_free" in _custom_batching.custom_vmap_p.abstract_eval.__qualname__:
     _custom_batching.custom_vmap_p.def_effectful_abstract_eval(
         lambda *avals, call, **params: (call.out_avals, call.effects)
     )
+
+# Outside of `jit`, a literal could not be added to an array (JAX 0.7).
+if hasattr(_literals, "LiteralArray"):
+    _ad_util.raw_jaxval_adders[_literals.LiteralArray] = jax.lax.add  # pyright: ignore[reportAttributeAccessIssue]

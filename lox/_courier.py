@@ -27,7 +27,7 @@ BYTES = 64 * 2**20
 PATIENCE = 1.0
 # How long deliveries gather before they are made, if the queue is not half full before:
 # to change threads costs more than many of them.
-PAUSE = 0.01
+PAUSE = 0.005
 
 
 @dataclasses.dataclass
@@ -149,6 +149,7 @@ class Courier:
         self._queue.put(done.set)
 
     def _is_filled(self, share: float = 0.5) -> bool:
+        """Whether so much of the queue is taken."""
         if self._is_draining:
             return False
         return self._queue.qsize() >= CALLS * share or self._waiting >= BYTES * share

@@ -31,10 +31,25 @@ def emit(
 
 def last_token() -> Any:
     """The token for a call that comes after those that the program has made so far."""
-    calls = (
-        outs for primitive, outs in _compat.staged_with(emit_effect) if primitive is emit_p
-    )
-    return next(calls, [new_token()])[0]
+    for primitive, outs in _compat.staged_with(emit_effect):
+        if primitive is emit_p:
+            return outs[0]
+        # A loop or a branch is over when what comes out of it is there.
+        zeros = [
+            _zero(x)
+            for x in outs
+            if x.size and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        ]
+        if zeros:
+            return sum(zeros[1:], zeros[0])
+    return new_token()
+
+
+def _zero(x: jax.Array) -> jax.Array:
+    """A zero that the compiler cannot make without `x`."""
+    first = jnp.real(jax.lax.stop_gradient(x).reshape(-1)[0]).astype(np.float32)
+    ones = jax.lax.population_count(jax.lax.bitcast_convert_type(first, np.int32))
+    return ones >> 7  # of 32 bits at most
 
 
 def emit_again(change: Callable[[Record], Record], args: list, params: dict) -> list:
@@ -60,7 +75,7 @@ def _lowering(host_call: Callable, *, stoppable: bool = True) -> Callable:
             groups = by_width(leaves)
             contents = Contents.of(form, leaves, groups, stoppable=stoppable)
 
-            def deliver(*arrays):
+            def deliver(arrays):
                 callback(Parcel(arrays, contents))
 
             def call():

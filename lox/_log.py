@@ -10,6 +10,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from . import _context
+from ._apart import RESERVED
 from ._emit import emit, last_token
 from ._logdict import logdict
 from ._print import print_parcel
@@ -108,6 +109,11 @@ def checked(data: Any, prefix: str = "") -> dict[str, Any]:
         if not isinstance(key, str):
             raise TypeError(
                 f"The key {key!r} is {_kind(key)}, but keys of `lox.log` are strings."
+            )
+        if RESERVED in prefix + key:
+            raise ValueError(
+                f"The key {prefix + key!r} holds a null character, which lox keeps for "
+                "itself. Use another one."
             )
         if _is_loggable(value):
             continue

@@ -68,7 +68,7 @@ class logdict(dict[str, Any], Conversions):
     def later(
         cls, values: Iterable[tuple[str, Any]], rows: Callable[[], dict[str, Rows]]
     ) -> "logdict":
-        """The logs that hold `rows()`, asked for when more than the values is needed."""
+        """The logs that hold `rows()`, called when more than the values is asked for."""
         logs = cls.__new__(cls)
         dict.update(logs, values)
         logs._make_rows = rows

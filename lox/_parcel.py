@@ -86,10 +86,10 @@ class Contents:
         for number, group in enumerate(groups):
             start = 0
             for i in group:
-                x, dtype = leaves[i], _whole(leaves[i].dtype)
-                at = None if len(group) == 1 else start
-                places[i] = Place(number, at, x.shape, dtype, x.dtype)
-                start += x.size * dtype.itemsize
+                shape, dtype = leaves[i].shape, leaves[i].dtype
+                packed, at = _whole(dtype), None if len(group) == 1 else start
+                places[i] = Place(number, at, shape, packed, dtype)
+                start += leaves[i].size * packed.itemsize
         ordered = [places[i] for i in range(len(leaves))]
         nbytes = sum(x.size * x.dtype.itemsize for x in leaves)
         return cls(form, ordered, nbytes, stoppable)

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from . import _compat
 from ._bar import Bar
@@ -138,7 +137,7 @@ class Display:
         for record in parcel.records():
             (key,), (number,) = record.keys, record.values
             {"begin": self.bar.begin, "done": self.bar.advance, "end": self.bar.end}[key](
-                int(np.max(number))
+                int(number.max())
             )
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ._apart import Apart
+
 
 @dataclasses.dataclass(frozen=True)
 class Reduction:
@@ -55,6 +57,8 @@ def reduction_named(given: Any) -> Reduction | None:
     """The reduction that `given` asks for. None: keep every row."""
     if given is None or isinstance(given, Reduction):
         return given
+    if isinstance(given, Apart):
+        return _named[given.name]
     if isinstance(given, str) and given in _named:
         return _named[given]
     raise ValueError(

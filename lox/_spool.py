@@ -4,6 +4,7 @@ import functools as ft
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ._apart import told_apart
 from ._collect import Collect
 from ._interpret import Walk
 from ._jitted import transformed
@@ -11,6 +12,7 @@ from ._log import check_function
 from ._logdict import logdict
 from ._options import check_positive, check_prefix, listening, selection
 from ._reduce import Reduction, reduction_named
+from ._rows import Rows
 
 
 def spool(
@@ -76,14 +78,26 @@ def spool(
         capacity=capacity,
     )
     options = handler, prefix
-    return transformed(fun, ft.partial(_spool, *options), options)
+    spooled = ft.partial(spool_into, ft.partial(_logs, prefix), handler)
+    return transformed(fun, spooled, options)
 
 
-def _spool(handler: Collect, prefix: str, fun: Callable, *args: Any, **kwargs: Any):
+def spool_into(
+    form: Callable[[dict[str, Rows]], Any],
+    handler: Collect,
+    fun: Callable,
+    *args: Any,
+    **kwargs: Any,
+) -> tuple[Any, Any]:
+    """Call `fun`, and return what it logs in a form that is made of the entries."""
     traced, handler = listening("lox.spool", handler, fun, *args, **kwargs)
     outs, logs = Walk(handler)(traced.jaxpr, *traced.args)
-    logs = logdict.of(handler.finished(logs))
-    return traced.output(outs), logs.prefix(prefix) if prefix else logs
+    return traced.output(outs), form(handler.finished(logs))
+
+
+def _logs(prefix: str, entries: dict[str, Rows]) -> logdict:
+    logs = logdict.of(told_apart(entries))
+    return logs.prefix(prefix) if prefix else logs
 
 
 def _reductions(given: Any) -> tuple[tuple[str | None, Any], ...]:

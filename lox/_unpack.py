@@ -37,7 +37,7 @@ class Packed:
         form: The structure of the logs.
         valid: Where it says which examples logged. None: all of them.
         batch: Sizes of the axes that the examples are along.
-        is_partial: Whether some of the rows may not have been logged.
+        masks: Where it says which rows have been logged, for keys where some may not.
     """
 
     keys: Sequence[str]
@@ -47,7 +47,7 @@ class Packed:
     form: Any
     valid: Place | None
     batch: tuple[int, ...]
-    is_partial: bool
+    masks: Sequence[Place]
 
     @classmethod
     def of(cls, record: Record, prefix: str) -> "Packed":
@@ -65,7 +65,7 @@ class Packed:
             form=form,
             valid=record.valid,
             batch=record.batch,
-            is_partial=bool(logs.valid),
+            masks=list(logs.valid.values()),
         )
 
     @property
@@ -75,31 +75,46 @@ class Packed:
     def whole(self, arrays: Sequence[np.ndarray]) -> logdict:
         """The logs of a record that has been logged once."""
         values = [place.read(arrays) for place in self.values]
-        return self._logs(values, lambda: self._rows(arrays))
+        return self._logs(values, lambda: self._all(arrays).rows())
 
     def examples(self, arrays: Sequence[np.ndarray]) -> Iterator[logdict]:
         """The logs of each example that logged the record."""
         valid = True if self.valid is None else self.valid.read(arrays)
+        valid = np.broadcast_to(valid, self.batch)
+        complete = self._is_complete(arrays)
         values = [place.read(arrays) for place in self.values]
-        for index in map(tuple, np.argwhere(np.broadcast_to(valid, self.batch))):
+        for index in map(tuple, np.argwhere(valid).tolist()):
+            if not complete[index]:
+                yield self._own(arrays, index)
+                continue
             at = (*index, ...)
-            logs = self._logs(
-                [x[at] for x in values], lambda index=index: self._rows(arrays, index)
-            )
-            yield logs.compact() if self.is_partial else logs
+            own = [x[at] for x in values]
+            yield self._logs(own, lambda index=index: self._own(arrays, index).rows())
+
+    def _is_complete(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Whether all rows of an example have been logged."""
+        complete = np.ones(self.batch, bool)
+        for place in self.masks:
+            mask = place.read(arrays)
+            complete &= mask.all(tuple(range(len(self.batch), mask.ndim)))
+        return complete
+
+    def _all(self, arrays: Sequence[np.ndarray], at: Any = ...) -> logdict:
+        leaves = [place.read(arrays)[at] for place in self.places]
+        return jax.tree.unflatten(self.form, leaves)
+
+    def _own(self, arrays: Sequence[np.ndarray], index: tuple[int, ...]) -> logdict:
+        """What an example logged, with its index as another step."""
+        logs = self._all(arrays, (*index, ...)).compact()
+        if not index:
+            return logs
+        return logdict.of(
+            {key: _with_example(own, index) for key, own in logs.rows().items()}
+        )
 
     def _logs(self, leaves: list, rows: Callable[[], dict[str, Rows]]) -> logdict:
         values = leaves if self.tree is None else self.tree.unflatten(leaves)
         return logdict.later(zip(self.keys, values, strict=True), rows)
-
-    def _rows(
-        self, arrays: Sequence[np.ndarray], index: tuple[int, ...] = ()
-    ) -> dict[str, Rows]:
-        leaves = [place.read(arrays)[*index, ...] for place in self.places]
-        rows = jax.tree.unflatten(self.form, leaves).rows()
-        if not index:
-            return rows
-        return {key: _with_example(own, index) for key, own in rows.items()}
 
 
 @ft.lru_cache(maxsize=1024)

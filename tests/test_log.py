@@ -123,6 +123,12 @@ def test_tags_and_prefix_are_strings():
         lox.log({"x": 1.0}, prefix=3)
 
 
+@pytest.mark.parametrize("options", [{}, {"prefix": "a\0"}], ids=str)
+def test_a_null_character_is_refused(options):
+    with pytest.raises(ValueError, match=r"x00b?x' holds a null character"):
+        lox.log({"bx" if options else "\0x": 1.0}, **options)
+
+
 def test_one_tag_may_be_a_string():
     assert spooled({"x": 1.0}, tags="metric").tags == {"x": ("metric",)}
     assert spooled({"x": 1.0}, tags=["a", "b"]).tags == {"x": ("a", "b")}
@@ -324,3 +330,23 @@ def test_a_log_that_is_compiled_on_its_own_is_an_error():
 
     with pytest.raises(RuntimeError, match="The record of 'inside' reached the compiler"):
         lox.spool(f)(1.0)
+
+
+def test_prints_of_one_program_come_in_order(capsys):
+    @jax.jit
+    def f(x):
+        def step(x, i):
+            lox.log({"before": i})
+            x = jnp.tanh(x @ x)
+            lox.log({"after": i, "sum": x.sum()})
+            return x, None
+
+        x, _ = jax.lax.scan(step, x, jnp.arange(5))
+        lox.log({"end": 0})
+        return x
+
+    for _ in range(20):
+        f(jnp.ones((100, 100)))
+    lox.barrier()
+    keys = [line[2:].split("'")[0] for line in capsys.readouterr().out.splitlines()]
+    assert keys == [*["before", "after"] * 5, "end"] * 20

@@ -236,6 +236,15 @@ def test_functions_may_close_over_tracers():
     assert (slope, logs["s"]) == (2.0, 5.0)
 
 
+def test_a_gradient_in_which_a_number_is_added():
+    def fun(x):
+        return jax.checkpoint(lambda x: lox.log({"x": x}) and jnp.sin(x))(x) + x
+
+    slope, logs = lox.spool(jax.grad(fun))(0.0)
+
+    assert (slope, logs["x"]) == (2, 0)
+
+
 def test_a_log_with_an_infinite_derivative_does_not_spoil_the_gradient():
     def loss(x):
         def step(c, _):

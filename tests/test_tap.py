@@ -187,6 +187,21 @@ def test_what_is_delivered_stays_as_it_is():
     assert of(found) == list(range(100))
 
 
+@pytest.mark.parametrize("interval", [1, 2])
+def test_steps_may_be_asked_for_later_and_on_another_thread(interval):
+    def fun(x):
+        return counting(6, lambda i: {"i": i + x, "tree": (x, {"a": i})})(x)
+
+    transform = ft.partial(lox.tap, fun, interval=interval)
+    _, found = heard(lambda to: jax.jit(jax.vmap(transform(to))), jnp.arange(2))
+    with ThreadPoolExecutor(2) as pool:
+        steps = list(pool.map(lambda logs: logs.steps, found))
+    expected = [(i, x) for i in range(0, 6, interval) for x in range(2)]
+    assert [(s["step"]["i"], s["example"]["tree"]) for s in steps] == expected
+    assert of(found) == [i + x for i, x in expected]
+    assert [logs["tree"] for logs in found] == [(x, {"a": i}) for i, x in expected]
+
+
 def test_the_records_of_a_body_come_in_one_call():
     calls = []
 
@@ -328,6 +343,7 @@ def test_what_was_heard_is_not_printed_by_a_filter_around(capsys):
     found = []
     tapped = lox.tap(fun, found.append, argnames=["a", "b"])
     lox.spool(tapped, argnames="a")(1.0)
+    lox.barrier()
     lox.spool(lox.spool(fun, argnames=["a", "b"], keep_logs=True), argnames="a")(1.0)
     assert [list(logs) for logs in found] == [["a", "b"]]
     assert capsys.readouterr().out == "{'c': 1.0}\n" * 2
@@ -690,6 +706,28 @@ except RuntimeError as error:
     code, out, err = ends(program, flags=flags)
     assert code == 0, err
     assert out.startswith("The callback of `lox.tap` raised ZeroDivisionError: division by")
+
+
+def test_taps_in_one_program_deliver_in_order():
+    found = []
+
+    @jax.jit
+    def f(x):
+        for i in range(3):
+            x = lox.tap(jnp.tanh if i % 2 else heavy, found.append)(x)
+            lox.tap(lambda i=i: lox.log({"done": jnp.int32(i)}) and None, found.append)()
+        return x
+
+    def heavy(x):
+        x = jax.lax.fori_loop(0, 5, lambda i, x: jnp.tanh(x @ x), x)
+        lox.log({"sum": x.sum()})
+        return x
+
+    for _ in range(20):
+        f(jnp.ones((100, 100)))
+    lox.barrier()
+    keys = [key for logs in found for key in logs]
+    assert keys == ["sum", "done", "done", "sum", "done"] * 20
 
 
 # The end of the process ---------------------------------------------------------------

@@ -1,5 +1,8 @@
 """Loggers: where logs go, with a run for each seed."""
 
+from ._console import ConsoleLogger as ConsoleLogger
+from ._csv import CSVLogger as CSVLogger
+from ._json import JSONLogger as JSONLogger
 from ._logger import Logger as Logger, LoggerState as LoggerState
 from ._mlflow import MLflowLogger as MLflowLogger
 from ._multi import MultiLogger as MultiLogger

@@ -76,31 +76,42 @@ def free(name: str, taken: Container[str]) -> str:
 
 def _flat_block(block: Block) -> Block:
     values: dict[str, np.ndarray] = {}
+    valid: dict[str, np.ndarray] = {}
+
+    def put(name: str, array: np.ndarray, mask: np.ndarray | None) -> None:
+        name = free(name, values)
+        values[name] = array
+        valid.update({} if mask is None else {name: mask})
+
     for key, tree in block.values.items():
         typed = dict(block.forms[key].keys)
         for i, (name, array) in enumerate(leaves(tree, key)):
             parts = _words(name, array) if i in typed else _parts(name, array)
             for part, own in parts.items():
-                values[free(part, values)] = _masked(own, block.valid.get(key))
-    valid = next(iter(block.valid.values()), None)  # the same for all keys of a block
+                put(part, own, block.valid.get(key))
     for name, step in block.steps.items():
         if step.ndim > 1:
-            own = _masked(_masked(_plain(step), valid), block.masks.get(name))
-            values[free(name, values)] = own
+            put(name, _plain(step), _mask_of_step(block, name))
     steps = {name: _plain(step) for name, step in block.steps.items() if step.ndim == 1}
-    return dataclasses.replace(block, steps=steps, values=values)
+    return dataclasses.replace(block, steps=steps, values=values, valid=valid)
+
+
+def _mask_of_step(block: Block, name: str) -> np.ndarray | None:
+    """Which examples logged with this step. All keys of a block have the same mask."""
+    masks = [*list(block.valid.values())[:1], block.masks.get(name)]
+    given = [mask for mask in masks if mask is not None]
+    return np.logical_and.reduce(given) if given else None
 
 
 def _sorted_out(row: Row) -> Flat:
     numbers = {key: x.item() for key, x in row.values.items() if not np.ndim(x)}
     arrays = {key: x for key, x in row.values.items() if np.ndim(x)}
-    there = {
+    logged = {
         key: x.compressed() if isinstance(x, np.ma.MaskedArray) else x
         for key, x in arrays.items()
-        if not np.ma.getmaskarray(x).all() or not x.size
     }
     steps = {name: step.item() for name, step in row.steps.items()}
-    return Flat(row.run, steps, numbers, there)
+    return Flat(row.run, steps, numbers, logged)
 
 
 def _parts(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
@@ -119,13 +130,3 @@ def _plain(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind == "b":
         return array.astype(np.int32)
     return array.astype(np.float32) if array.dtype.kind == "V" else array
-
-
-def _masked(array: np.ndarray, valid: np.ndarray | None) -> np.ndarray:
-    if valid is None:
-        return array
-    # (rows, *batch) -> (rows, *batch, ...)
-    lined_up = valid.reshape(*valid.shape, *(1,) * (array.ndim - valid.ndim))
-    hidden = ~np.broadcast_to(lined_up, array.shape) | np.ma.getmaskarray(array)
-    return np.ma.MaskedArray(array, hidden)
-

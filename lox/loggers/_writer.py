@@ -105,8 +105,7 @@ class Block:
     def at(self, i: int) -> "Row":
         """One of its rows."""
         steps = {name: step[i] for name, step in self.steps.items()}
-        values = {key: _at(tree, i) for key, tree in self.values.items()}
-        return Row(int(self.runs[i]), steps, values)
+        return Row(int(self.runs[i]), steps, dict(_logged(self, i)))
 
     @property
     def nbytes(self) -> int:
@@ -141,7 +140,8 @@ class Batch(Sequence[Block]):
         """All rows in the order of logging. One row holds what a run logged at one step.
 
         Another row begins where a key has been logged there already or at a later row, so
-        that each key keeps its order, and for rows without steps.
+        that each key keeps its order, and for rows without steps. If only some examples of a
+        `vmap` logged, the others are masked.
         """
         order = [
             (number, b, i)
@@ -152,6 +152,8 @@ class Batch(Sequence[Block]):
         latest: dict[tuple, int] = {}
         for _, b, i in sorted(order):
             run, steps, values = self[b].at(i)
+            if not values:
+                continue
             place = run, *((name, step.tobytes()) for name, step in steps.items())
             at = latest.get(place, -1) if steps else -1
             if any(latest.get((run, None, key), -1) >= at for key in values):
@@ -213,6 +215,21 @@ def leaves(tree: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
     items = tree.items() if isinstance(tree, dict) else enumerate(tree or ())
     for part, inner in items:
         yield from leaves(inner, f"{name}/{part}" if name else str(part))
+
+
+def _logged(block: Block, i: int) -> Iterator[tuple[str, Any]]:
+    """The values of row `i`. Of some examples that did not log, they are masked."""
+    for key, tree in block.values.items():
+        value, valid = _at(tree, i), block.valid.get(key)
+        if valid is None or valid[i].all():
+            yield key, value
+        elif valid[i].any():
+            yield key, mapped(ft.partial(_masked, valid=valid[i]), value)
+
+
+def _masked(array: np.ndarray, valid: np.ndarray) -> np.ma.MaskedArray:
+    mask = ~valid.reshape(valid.shape + (1,) * (array.ndim - valid.ndim))
+    return np.ma.masked_array(array, np.broadcast_to(mask, array.shape))
 
 
 def _at(tree: Any, i: int) -> Any:

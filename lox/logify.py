@@ -1,0 +1,141 @@
+"""logify: log one value at a time, and say there how the repeated ones are combined.
+
+`import logify` gives the same.
+"""
+
+import dataclasses
+import functools as ft
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from jax import export
+
+from . import _log
+from ._apart import Apart, separated
+from ._collect import Collect
+from ._format import short
+from ._jitted import transformed
+from ._logdict import logdict
+from ._spool import spool_into
+
+# What is appended are the rows that `lox.log` logs, too.
+_REDUCTIONS: dict[str, Any] = {
+    "replace": Apart("replace"),
+    "append": None,
+    "mean": Apart("mean"),
+    "sum": Apart("sum"),
+}
+
+
+def log(name: str, value: Any, reduction: str = "replace") -> None:
+    """Log a value under a name, anywhere in a JAX program.
+
+    Each reduction of a name has an entry of its own. All that hears `lox.log` hears this,
+    too: `lox.spool` returns a name with one reduction under that name, and of a name with
+    several, such as `"loss"`, it returns `"loss/mean"` and `"loss/sum"`.
+
+    Args:
+        name: What to log it under.
+        value: A number, an array or a pytree of them.
+        reduction: What becomes of several values: `"replace"` keeps the last one, `"mean"`
+            and `"sum"` combine them, `"append"` stacks them along a new first axis. A
+            value that is appended only once, outside of any loop, stays as it is.
+
+    Example:
+        >>> import logify
+        >>> def f(x):
+        ...     logify.log("x", x, reduction="sum")
+        ...     logify.log("x", x + 1, reduction="sum")
+        >>> lox.spool(f)(1.0)[1]
+        {'x': 3.0}
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"The name in `logify.log` must be a string, not {name!r}.")
+    if not isinstance(reduction, str) or reduction not in _REDUCTIONS:
+        raise ValueError(
+            f"`logify.log` has no reduction {reduction!r}. There are "
+            f"{', '.join(map(repr, _REDUCTIONS))}; more are in `lox.log(..., reduce=...)`."
+        )
+    _log.log({name: value}, reduce=_REDUCTIONS[reduction])
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, repr=False)
+class Logs:
+    """What a logified function has logged, a pytree.
+
+    Attributes:
+        entries: The logs, with an entry for each name and reduction.
+    """
+
+    entries: logdict
+
+    def asdict(self) -> dict[str, dict[str, Any]]:
+        """The values by name and reduction: `{"loss": {"mean": ..., "sum": ...}}`."""
+        return _nested(self.entries)
+
+    @property
+    def valid(self) -> dict[str, dict[str, Any]]:
+        """Whether there was a value, for the entries where there may have been none."""
+        return _nested(self.entries.valid)
+
+    def __repr__(self) -> str:
+        return f"Logs({short(self.asdict())})"
+
+
+export.register_pytree_node_serialization(
+    Logs,
+    serialized_name="logify.Logs",
+    serialize_auxdata=lambda _: b"",
+    deserialize_auxdata=lambda _: (),
+)
+
+
+def logify(fun: Callable) -> Callable[..., tuple[Any, Logs]]:
+    """Make `fun` also return what it logs.
+
+    It works before and after `jit`, `vmap` and `grad`, and through everything that
+    `lox.spool` goes through. What `lox.log` logs in `fun` is there, too: under `"append"`,
+    or under the reduction that it asks for.
+
+    An entry is there also if only a branch that was not taken logs it. `logs.valid` then
+    has the entry, too, and says whether there was a value; if not, the value means nothing.
+    For `"append"` it says so for each row.
+
+    Args:
+        fun: Any JAX function.
+
+    Returns:
+        A function returning the pair of `fun`'s output and its logs.
+
+    Example:
+        >>> import logify
+        >>> @jax.jit
+        ... @logify.logify
+        ... def f(x):
+        ...     logify.log("x", x)
+        ...     logify.log("x", x, reduction="mean")
+        ...     logify.log("x", x + 1, reduction="mean")
+        ...     return 2 * x
+        >>> y, logs = f(1.0)
+        >>> logs
+        Logs({'x': {'replace': 1.0, 'mean': 1.5}})
+        >>> logs.asdict()["x"]["mean"].item()
+        1.5
+    """
+    _log.check_function("logify.logify", fun)
+    logified = ft.partial(spool_into, _logs, Collect(apart=True))
+    return transformed(fun, logified, "logify.logify")
+
+
+def _logs(entries: dict[str, Any]) -> Logs:
+    return Logs(logdict.of(entries))
+
+
+def _nested(entries: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    nested: dict[str, dict[str, Any]] = {}
+    for key, value in entries.items():
+        name, reduction = separated(key)
+        nested.setdefault(name, {})[reduction] = value
+    return nested
