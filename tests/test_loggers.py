@@ -536,6 +536,7 @@ def test_a_writer_that_fails_warns_once_and_finish_raises():
         logger.finish(state)
     assert isinstance(raised.value.__cause__, OSError)
     assert [values for _, values in writer.rows(name(KEYS[0]))] == [{"x": 1}]
+    assert len(writer.closed) == 1
 
 
 def test_a_writer_that_fails_can_stop_the_program():

@@ -1,23 +1,23 @@
 """The loggers of experiment trackers, each with the real package, offline."""
 
-import contextlib
 import math
 import os
-import sqlite3
 import subprocess
 import sys
+import time
 import warnings
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tracked
+from kept import Kept
 from tracked import counted, expected, rowwise, training
 
 import lox
 from lox import loggers
+from lox.loggers._tracker import title
 
 KEYS = jax.random.split(jax.random.key(0), 8)
 NAMES = ["-".join(map(str, data)) for data in jax.random.key_data(KEYS).tolist()]
@@ -271,24 +271,18 @@ def pixels(event):
 
 # MLflow -------------------------------------------------------------------------------
 
-by_mlflow = pytest.mark.filterwarnings(
-    "ignore:The ``noload`` loader strategy is deprecated", "ignore::DeprecationWarning:mlflow"
-)
+by_mlflow = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
 
 
 @in_one_worker["mlflow"]
 @by_mlflow
-def test_mlflow_has_every_row_of_every_seed(tmp_path):
-    pytest.importorskip("mlflow")
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    for way in ("tap", "spool"):
-        trained(loggers.MLflowLogger(way, tracking_uri=uri, config=CONFIG), way)
-        logged(loggers.MLflowLogger(f"odd {way}", tracking_uri=uri))
-
+def test_mlflow_has_every_row_of_every_seed(mlflow_uri):
     import mlflow
 
-    client = mlflow.MlflowClient(uri)
+    client = mlflow.MlflowClient(mlflow_uri)
     for way in ("tap", "spool"):
+        trained(loggers.MLflowLogger(way, tracking_uri=mlflow_uri, config=CONFIG), way)
+
         experiment = client.get_experiment_by_name(way).experiment_id
         runs = {run.info.run_name: run for run in client.search_runs([experiment])}
         assert len({run.data.tags["group"] for run in runs.values()}) == 1
@@ -296,12 +290,275 @@ def test_mlflow_has_every_row_of_every_seed(tmp_path):
             run = runs[name]
             assert run.info.status == "FINISHED"
             assert run.data.params == {"lr": "0.1", "net/width": "64", "net/sizes": "[1, 2]"}
-            series = counted(expected(x))
-            assert run.data.metrics.keys() == series.keys()
-            for key, points in series.items():
-                history = client.get_metric_history(run.info.run_id, key)
-                found = [(metric.step, metric.value) for metric in history]
-                # MLflow does not say in which order it has points of one time.
-                assert sorted(found) == sorted(points)
-    found = tracked.mlflow_metrics(tmp_path / "mlflow.db", "odd tap")
-    ...
+            points = tracked.mlflow_points(mlflow_uri, run.info.run_id)
+            # MLflow does not say in which order it has points of one time.
+            assert {key: sorted(own) for key, own in points.items()} == {
+                key: sorted(own) for key, own in counted(expected(x)).items()
+            }
+
+
+@in_one_worker["mlflow"]
+@by_mlflow
+def test_mlflow_has_what_is_odd(mlflow_uri):
+    def larger(x):
+        odd(x)
+        lox.log({"large": jnp.arange(100.0), "no (such) name": 1, "no [such] name": 2})
+
+    logger = loggers.MLflowLogger("odd", tracking_uri=mlflow_uri, tags={"by": "lox"})
+    state = logger.init(KEYS[0])
+    logger.tap(larger, state)(jnp.float32(1))
+    lox.barrier()
+    (run,) = logger._desk._writer._runs.values()
+    logger.finish(state)
+
+    points = tracked.mlflow_points(mlflow_uri, run)
+    values = {key: [value for _, value in own] for key, own in points.items()}
+    assert all(map(math.isnan, values.pop("nan") + values.pop("vector/2")))
+    assert values == {
+        "inf": [sys.float_info.max], "key/0": [0], "key/1": [7], "half": [0.5, 1],
+        "vector/0": [1], "vector/1": [2], "vector/3": [4],
+        "epoch": [1], "time": [1], "epoch_": [3], "a/b": [1], "a/b_": [2],
+        "lane/0": [1], "lane/1": [2], "number/0": [10], "number/1": [20],
+        "large/mean": [49.5], "large/std": [pytest.approx(28.866, abs=1e-3)],
+        "large/min": [0], "large/max": [99], "no _such_ name": [1], "no _such_ name_": [2],
+    }  # fmt: skip
+    assert points["time"] == [(3, 1)]
+
+
+@pytest.fixture(scope="module")
+def mlflow_uri(tmp_path_factory):
+    """A database, which takes a while to set up."""
+    pytest.importorskip("mlflow")
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+
+
+# trackio ------------------------------------------------------------------------------
+
+
+@in_one_worker["trackio"]
+@pytest.mark.parametrize("way", ["tap", "spool"])
+def test_trackio_has_every_row_of_every_seed(way, offline):
+    trained(loggers.TrackioLogger(way, name="mine", config=CONFIG), way)
+
+    runs = tracked.trackio_runs(offline / "trackio", way)
+    assert set(runs) == {f"mine-{name}" for name in NAMES}
+    assert len({run["config"]["_Group"] for run in runs.values()}) == 1
+    for name, x in zip(NAMES, XS.tolist(), strict=True):
+        run = runs[f"mine-{name}"]
+        assert run["config"].items() >= {"lr": 0.1, "net": {"width": 64, "sizes": [1, 2]}}.items()
+        series = rowwise(run["rows"])
+        for key, rows in expected(x).items():
+            if "step" in rows[0][0]:
+                assert series[key] == rows
+            else:
+                assert [value for _, value in series[key]] == [value for _, value in rows]
+        assert series.keys() == expected(x).keys()
+
+
+@in_one_worker["trackio"]
+def test_trackio_has_what_is_odd(offline):
+    def reserved(x):
+        odd(x)
+        lox.log({"step": 5, "__own": 6}, step=7)
+
+    logged(loggers.TrackioLogger("odd"), reserved)
+
+    (run,) = tracked.trackio_runs(offline / "trackio", "odd").values()
+    kind = {"_type": "trackio.histogram"}
+    assert_rows(
+        run["rows"],
+        [
+            {"nan": "NaN", "inf": "Infinity", "key/0": 0, "key/1": 7, "half": 0.5, "step": 0},
+            {"vector": {**kind, **VECTOR}, "vector/nonfinite": 1, "half": 1, "step": 1},
+            {"epoch": 1, "time_": 1, "epoch_": 3, "step": 3},
+            {"a/b": 1, "a/b_": 2, "step": 4},
+            {"lane": {**kind, **LANES}, "number": {**kind, **NUMBERS}, "step": 5},
+            {"step_": 5, "_own": 6, "step": 7},
+        ],
+    )
+
+
+# Neptune ------------------------------------------------------------------------------
+
+
+@in_one_worker["neptune"]
+@pytest.mark.parametrize("way", ["tap", "spool"])
+def test_neptune_has_every_row_of_every_seed(way, tmp_path):
+    pytest.importorskip("neptune_scale")
+    trained(loggers.NeptuneLogger(log_directory=tmp_path, config=CONFIG), way)
+
+    runs = tracked.neptune_runs(tmp_path)
+    assert set(runs) == set(NAMES)
+    assert len({run["set"]["lox/group"] for run in runs.values()}) == 1
+    for name, x in zip(NAMES, XS.tolist(), strict=True):
+        run = runs[name]
+        assert run["set"]["config/lr"] == 0.1
+        assert run["set"]["config/net/width"] == 64
+        assert run["set"]["config/net/sizes"] == "[1, 2]"
+        assert rowwise(tracked.neptune_rows(run)) == expected(x)
+
+
+@in_one_worker["neptune"]
+def test_neptune_has_what_is_odd(tmp_path):
+    pytest.importorskip("neptune_scale")
+    logged(loggers.NeptuneLogger(log_directory=tmp_path))
+
+    (run,) = tracked.neptune_runs(tmp_path).values()
+    rows = tracked.neptune_rows(run)
+    for row, (key, histogram) in zip(
+        (rows[1], rows[4], rows[4]),
+        (("vector", VECTOR), ("lane", LANES), ("number", NUMBERS)),
+        strict=True,
+    ):
+        found = row.pop(key)
+        assert list(found.counts.values) == histogram["values"]
+        assert list(found.bin_edges) == histogram["bins"]
+    assert rows == [
+        {"nan/nonfinite": "nan", "inf/nonfinite": "inf", "key/0": 0, "key/1": 7, "half": 0.5},
+        {"vector/nonfinite": 1, "half": 1},
+        {"epoch": 1, "time": 1, "epoch_": 3},
+        {"a/b": 1, "a/b_": 2},
+        {},
+    ]
+
+
+@in_one_worker["neptune"]
+def test_neptune_functions_under_jit_and_vmap(tmp_path):
+    pytest.importorskip("neptune_scale")
+
+    @jax.jit
+    @jax.vmap
+    def train(key, x):
+        run = lox.neptune.init(key, log_directory=str(tmp_path))
+        lox.neptune.log(run, {"x": x})
+        lox.neptune.finish(run)
+
+    train(KEYS[:2], XS[:2])
+    lox.barrier()
+    runs = tracked.neptune_runs(tmp_path)
+    assert [runs[name]["series"] for name in NAMES[:2]] == [
+        {"x": [(0, pytest.approx(x))]} for x in XS[:2].tolist()
+    ]
+
+
+# What all have in common --------------------------------------------------------------
+
+MAKERS = {
+    "wandb": lambda path: loggers.WandbLogger(dir=str(path)),
+    "tensorboard": loggers.TensorBoardLogger,
+    "mlflow": lambda path: loggers.MLflowLogger(tracking_uri=f"sqlite:///{path}/mlflow.db"),
+    "trackio": lambda path: loggers.TrackioLogger("common"),
+    "neptune": lambda path: loggers.NeptuneLogger(log_directory=path),
+}
+PACKAGES = {"neptune": "neptune_scale", "tensorboard": "tensorboard.compat.proto.event_pb2"}
+EACH = [pytest.param(name, marks=in_one_worker[name]) for name in MAKERS]
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_tracker_that_is_missing_names_its_extra(name, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, PACKAGES.get(name, name), None)
+    message = rf"^\w+Logger needs `pip install jax-lox\[{name}\]`\.$"
+    with pytest.raises(ModuleNotFoundError, match=message):
+        MAKERS[name](tmp_path)
+
+
+@by_mlflow
+@pytest.mark.parametrize("name", EACH)
+def test_a_tracker_that_fails_warns_once_and_finish_raises(name, tmp_path, monkeypatch):
+    logger = MAKERS[name](tmp_path)
+    state = logger.init(KEYS[0])
+    writer = logger._desk._writer
+    (run,) = writer._files.values() if name == "tensorboard" else writer._runs.values()
+    target, method = {
+        "tensorboard": (run, "write"),
+        "mlflow": (getattr(writer, "_client", None), "log_batch"),
+        "neptune": (run, "log_metrics"),
+    }.get(name, (run, "log"))
+
+    def fail(*args, **kwargs):
+        raise ConnectionError("no such host")
+
+    monkeypatch.setattr(target, method, fail)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for i in range(3):
+            logger.log(state, {"x": i})
+            lox.barrier()
+    (message,) = [str(w.message) for w in seen if "Logger failed" in str(w.message)]
+    assert message.startswith(f"{type(logger).__name__} failed with ConnectionError: no such host.")
+    assert NAMES[0] in message
+    with pytest.raises(RuntimeError, match=r"no such host\. 3 rows"):
+        logger.finish(state)
+    logger.finish(state)
+    with pytest.raises(ValueError, match="is finished"):
+        logger.log(state, {"x": 1})
+
+
+PROGRAM = """
+import sys, warnings, jax, jax.numpy as jnp, lox
+from lox.loggers import *
+path = sys.argv[1]
+logger = MultiLogger(
+    WandbLogger(dir=path),
+    TensorBoardLogger(path + "/tensorboard"),
+    TrackioLogger("left"),
+    NeptuneLogger(log_directory=path + "/neptune"),
+)
+def fun(x):
+    def step(c, i):
+        lox.log({"i": i}, step=i)
+        return jnp.tanh(c @ c), None
+    return jax.lax.scan(step, x * jnp.ones((50, 50)), jnp.arange(200))[0].sum()
+keys = jax.random.split(jax.random.key(0), 2)
+jax.jit(jax.vmap(lambda key: logger.tap(fun, logger.init(key))(1.0)))(keys)
+"""
+
+
+@in_one_worker["wandb"]
+def test_runs_that_nobody_finishes_are_whole_at_exit(tmp_path):
+    environment = {**os.environ, "TRACKIO_DIR": str(tmp_path / "trackio")}
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+
+    keys = jax.random.split(jax.random.key(0), 2)
+    names = {"-".join(map(str, words)) for words in jax.random.key_data(keys).tolist()}
+    rows = {
+        "wandb": {n: run["rows"] for n, run in tracked.wandb_runs(tmp_path).items()},
+        "trackio": {
+            n: run["rows"] for n, run in tracked.trackio_runs(tmp_path / "trackio", "left").items()
+        },
+        "neptune": {
+            n: tracked.neptune_rows(run)
+            for n, run in tracked.neptune_runs(tmp_path / "neptune").items()
+        },
+        "tensorboard": {
+            n: [
+                {"i": e.value, "step": e.step}
+                for e in tracked.tensorboard_run(tmp_path / "tensorboard" / n).Scalars("i")
+            ]
+            for n in names
+        },
+    }
+    for found in rows.values():
+        assert found.keys() == names
+        for own in found.values():
+            assert [(row["i"], row["step"]) for row in own] == [(i, i) for i in range(200)]
+
+
+def test_each_process_has_a_name():
+    run = loggers.Run(1, "0-5", (0, 5), {}, 0.0, "group", process=2)
+    assert title(run) == "0-5-process-2"
+    assert title(run, "mine") == "mine-0-5-process-2"
+
+
+def test_rows_are_collected_as_long_as_one_likes():
+    kept = Kept()
+    with loggers.Logger(kept, every=60) as logger:
+        state = logger.init(KEYS[0])
+        logger.log(state, {"x": 1})
+        time.sleep(0.7)
+        assert not kept.batches
+        lox.barrier()
+        assert len(kept.batches) == 1

@@ -138,13 +138,15 @@ def wandb_runs(folder: Path) -> dict[str, dict[str, Any]]:
     return {run["name"]: run for run in runs}
 
 
-def trackio_rows(folder: Path, project: str) -> dict[str, list[dict[str, Any]]]:
-    """By run, its rows, with trackio's own step in `step`."""
+def trackio_runs(folder: Path, project: str) -> dict[str, dict[str, Any]]:
+    """By run, its configuration and rows, with trackio's own step in `step`."""
     with contextlib.closing(sqlite3.connect(folder / f"{project}.db")) as db:
+        configs = db.execute("SELECT run_name, config FROM configs").fetchall()
         rows = db.execute("SELECT run_name, step, metrics FROM metrics ORDER BY id").fetchall()
-    found: dict[str, list] = {}
+    found = {name: {"config": json.loads(config), "rows": []} for name, config in configs}
     for name, step, metrics in rows:
-        found.setdefault(name, []).append({**json.loads(metrics), "step": step})
+        own = found.setdefault(name, {"config": {}, "rows": []})
+        own["rows"].append({**json.loads(metrics), "step": step})
     return found
 
 
@@ -187,15 +189,11 @@ def tensorboard_run(folder: Path) -> Any:
     return event_accumulator.EventAccumulator(str(folder), everything).Reload()
 
 
-def mlflow_metrics(file: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    """By run and key, the steps and values in MLflow's database."""
-    query = (
-        "SELECT r.name, m.key, m.step, m.value, m.is_nan FROM metrics m "
-        "JOIN runs r ON r.run_uuid = m.run_uuid ORDER BY m.timestamp, m.rowid"
-    )
-    found: dict[str, dict[str, list]] = {}
-    with contextlib.closing(sqlite3.connect(file)) as db:
-        for name, key, step, value, is_nan in db.execute(query).fetchall():
-            series = found.setdefault(name, {}).setdefault(key, [])
-            series.append((step, math.nan if is_nan else value))
+def mlflow_points(uri: str, run: str) -> dict[str, list[tuple[int, float]]]:
+    """By key, the steps and values of a run in MLflow's database."""
+    query = "SELECT key, step, value, is_nan FROM metrics WHERE run_uuid = ? ORDER BY timestamp"
+    found: dict[str, list] = {}
+    with contextlib.closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as db:
+        for key, step, value, is_nan in db.execute(query, [run]).fetchall():
+            found.setdefault(key, []).append((step, math.nan if is_nan else value))
     return found

@@ -251,7 +251,7 @@ class Desk(BaseDesk):
         for id in ids:
             run = self._runs.pop(id, None)
             if run is not None:
-                self._try(lambda run=run: self._writer.close(run))
+                self._try(lambda run=run: self._writer.close(run), always=True)
 
     def _write(self) -> None:
         batch, rows = Batch(merged(self._pending)), self._rows
@@ -259,15 +259,16 @@ class Desk(BaseDesk):
         if batch and self._runs and not self._try(lambda: self._writer.write(batch)):
             self._lost += rows
 
-    def _try(self, call: Callable[[], None]) -> bool:
-        """Whether it worked. After a failure nothing is tried any more."""
-        if self._failure is not None:
+    def _try(self, call: Callable[[], None], *, always: bool = False) -> bool:
+        """Whether it worked. After a failure nothing is tried any more, but for `always`."""
+        if self._failure is not None and not always:
             return False
         try:
             call()
         except Exception as error:
-            self._failure = error
-            self._warn(error)
+            if self._failure is None:
+                self._failure = error
+                self._warn(error)
         return self._failure is None
 
     def _warn(self, error: Exception) -> None:

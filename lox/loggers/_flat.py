@@ -63,8 +63,8 @@ def flat(batch: Batch) -> Iterator[Flat]:
 
     A name that is taken already in the row gets an underscore.
     """
-    for row in Batch([_flat_block(block) for block in batch]).rows():
-        yield _sorted_out(row)
+    rows = Batch([_flat_block(block) for block in batch]).rows()
+    return (_sorted_out(row) for row in rows if row.values)
 
 
 def free(name: str, taken: Container[str]) -> str:

@@ -152,11 +152,9 @@ class Batch(Sequence[Block]):
         latest: dict[tuple, int] = {}
         for _, b, i in sorted(order):
             run, steps, values = self[b].at(i)
-            if not values:
-                continue
             place = run, *((name, step.tobytes()) for name, step in steps.items())
             at = latest.get(place, -1) if steps else -1
-            if any(latest.get((run, None, key), -1) >= at for key in values):
+            if at < 0 or any(latest.get((run, None, key), -1) >= at for key in values):
                 at = latest[place] = len(rows)
                 rows.append(Row(run, steps, {}))
             rows[at].values.update(values)
