@@ -49,8 +49,8 @@ def _logger(kind: type[Logger], options: Mapping[str, Any]) -> Logger:
     for leaf in jax.tree.leaves(dict(options)):
         if isinstance(leaf, Tracer):
             raise TypeError(
-                f"An option of `init` depends on {leaf}, which is not known while a program "
-                "is traced. Options are the same for all runs: log what differs."
+                f"An option of `init` depends on {leaf}, which is not known while a "
+                "program is traced. Options are the same for all runs: log what differs."
             )
     place = kind, repr(sorted(options.items()))
     if place not in _loggers:

@@ -2,9 +2,11 @@
 
 The hosted service has ended: see `NeptuneLogger`.
 
-    run = lox.neptune.init(key, project="my/project")
-    lox.neptune.log(run, logs)
-    lox.neptune.finish(run)
+```python
+run = lox.neptune.init(key, project="my/project")
+lox.neptune.log(run, logs)
+lox.neptune.finish(run)
+```
 """
 
 from typing import Any

@@ -1,8 +1,10 @@
 """Weights & Biases under JAX's transformations: one run for each seed.
 
-    run = lox.wandb.init(key, project="mine")
-    lox.wandb.log(run, logs)
-    lox.wandb.finish(run)
+```python
+run = lox.wandb.init(key, project="mine")
+lox.wandb.log(run, logs)
+lox.wandb.finish(run)
+```
 """
 
 from typing import Any

@@ -23,6 +23,7 @@ KEYS = jax.random.split(jax.random.key(0), 8)
 NAMES = ["-".join(map(str, data)) for data in jax.random.key_data(KEYS).tolist()]
 XS = jnp.linspace(0.1, 0.9, 8)
 CONFIG = {"lr": 0.1, "net": {"width": 64, "sizes": np.array([1, 2])}}
+PLAIN_CONFIG = {"lr": 0.1, "net": {"width": 64, "sizes": [1, 2]}}
 
 in_one_worker = {
     name: pytest.mark.xdist_group(name)
@@ -87,6 +88,11 @@ def assert_rows(rows, expected):
     assert [*map(comparable, rows)] == [*map(comparable, expected)]
 
 
+def without_own(rows):
+    """Rows without what wandb adds to them."""
+    return [{key: x for key, x in row.items() if key[0] != "_"} for row in rows]
+
+
 def comparable(row):
     is_nan = {key for key, x in row.items() if isinstance(x, float) and math.isnan(x)}
     return {key: "NaN" if key in is_nan else x for key, x in row.items()}
@@ -112,11 +118,13 @@ def test_wandb_has_every_row_of_every_seed(way, tmp_path):
     assert len({run["group"] for run in runs.values()}) == 1
     for name, x in zip(NAMES, XS.tolist(), strict=True):
         run = runs[f"mine-{name}"]
-        rows = [{k: x for k, x in row.items() if k[0] != "_"} for row in run["rows"]]
-        assert rowwise(rows) == expected(x)
-        assert [row["_step"] for row in run["rows"]] == [*range(len(rows))]
+        assert rowwise(without_own(run["rows"])) == expected(x)
+        assert [row["_step"] for row in run["rows"]] == [*range(len(run["rows"]))]
         assert {"loss": "step", "score": "step"}.items() <= run["axes"].items()
-        assert run["config"].items() >= {"lr": 0.1, "net": {"width": 64, "sizes": [1, 2]}}.items()
+        assert (
+            run["config"].items()
+            >= {"lr": 0.1, "net": {"width": 64, "sizes": [1, 2]}}.items()
+        )
 
 
 @in_one_worker["wandb"]
@@ -126,7 +134,7 @@ def test_wandb_has_what_is_odd(tmp_path):
     (run,) = tracked.wandb_runs(tmp_path).values()
     kind = {"_type": "histogram"}
     assert_rows(
-        [{k: v for k, v in row.items() if k[0] != "_"} for row in run["rows"]],
+        without_own(run["rows"]),
         [
             {"nan": math.nan, "inf": math.inf, "key/0": 0, "key/1": 7, "half": 0.5},
             {"vector": {**kind, **VECTOR}, "vector/nonfinite": 1, "half": 1},
@@ -158,31 +166,33 @@ def test_wandb_settings_of_the_user_win(tmp_path):
 
 @in_one_worker["wandb"]
 def test_wandb_functions_under_jit_and_vmap(tmp_path):
+    def start(key):
+        return lox.wandb.init(key, dir=str(tmp_path), project="p", config={"lr": 0.1})
+
     @jax.jit
     @jax.vmap
     def train(key, x):
-        run = lox.wandb.init(key, dir=str(tmp_path), project="p", config={"lr": 0.1})
+        run = start(key)
         x, logs = lox.spool(lambda x: lox.log({"x": x}) and 2 * x)(x)
         lox.wandb.log(run, logs)
         return run, x
 
     runs, _ = train(KEYS[:2], XS[:2])
-    again = jax.vmap(lambda key: lox.wandb.init(key, project="p", dir=str(tmp_path), config={"lr": 0.1}))
-    assert jnp.array_equal(again(KEYS[:2]).state.run, runs.state.run)
+    assert jnp.array_equal(jax.vmap(start)(KEYS[:2]).state.run, runs.state.run)
     jax.vmap(lox.wandb.log)(runs, {"y": XS[:2]})
     jax.jit(jax.vmap(lox.wandb.finish))(runs)
     lox.barrier()
 
     found = tracked.wandb_runs(tmp_path)
     for name, x in zip(NAMES[:2], XS.tolist(), strict=False):
-        rows = [{k: v for k, v in row.items() if k[0] != "_"} for row in found[name]["rows"]]
+        rows = without_own(found[name]["rows"])
         assert rows == [{"x": pytest.approx(x)}, {"y": pytest.approx(x)}]
     with pytest.raises(ValueError, match="is finished"):
         lox.wandb.log(jax.tree.map(lambda x: x[0], runs), {"x": 1})
     lox.wandb.finish(runs)
     with pytest.raises(TypeError, match=r"`run` is 'int', not what `init\(key\)` returns"):
         lox.wandb.log(3, {})
-    with pytest.raises(TypeError, match="Options are the same for all runs: log what differs"):
+    with pytest.raises(TypeError, match="same for all runs: log what differs"):
         jax.jit(lambda x: lox.wandb.init(KEYS[0], config={"lr": x}))(0.1)
 
 
@@ -203,7 +213,8 @@ def test_tensorboard_has_every_row_of_every_seed(way, tmp_path):
     trained(loggers.TensorBoardLogger(tmp_path, config=CONFIG), way)
     trained(loggers.TensorBoardLogger(tmp_path), way)
 
-    assert {path.name for path in tmp_path.iterdir()} == {*NAMES, *(f"{n}-2" for n in NAMES)}
+    folders = [*NAMES, *(f"{name}-2" for name in NAMES)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(folders)
     for name, x in zip(NAMES, XS.tolist(), strict=True):
         for folder in (name, f"{name}-2"):
             run = tracked.tensorboard_run(tmp_path / folder)
@@ -271,7 +282,7 @@ def pixels(event):
 
 # MLflow -------------------------------------------------------------------------------
 
-by_mlflow = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
+by_mlflow = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
 
 
 @in_one_worker["mlflow"]
@@ -289,7 +300,11 @@ def test_mlflow_has_every_row_of_every_seed(mlflow_uri):
         for name, x in zip(NAMES, XS.tolist(), strict=True):
             run = runs[name]
             assert run.info.status == "FINISHED"
-            assert run.data.params == {"lr": "0.1", "net/width": "64", "net/sizes": "[1, 2]"}
+            assert run.data.params == {
+                "lr": "0.1",
+                "net/width": "64",
+                "net/sizes": "[1, 2]",
+            }
             points = tracked.mlflow_points(mlflow_uri, run.info.run_id)
             # MLflow does not say in which order it has points of one time.
             assert {key: sorted(own) for key, own in points.items()} == {
@@ -345,7 +360,10 @@ def test_trackio_has_every_row_of_every_seed(way, offline):
     assert len({run["config"]["_Group"] for run in runs.values()}) == 1
     for name, x in zip(NAMES, XS.tolist(), strict=True):
         run = runs[f"mine-{name}"]
-        assert run["config"].items() >= {"lr": 0.1, "net": {"width": 64, "sizes": [1, 2]}}.items()
+        assert (
+            run["config"].items()
+            >= {"lr": 0.1, "net": {"width": 64, "sizes": [1, 2]}}.items()
+        )
         series = rowwise(run["rows"])
         for key, rows in expected(x).items():
             if "step" in rows[0][0]:
@@ -368,7 +386,14 @@ def test_trackio_has_what_is_odd(offline):
     assert_rows(
         run["rows"],
         [
-            {"nan": "NaN", "inf": "Infinity", "key/0": 0, "key/1": 7, "half": 0.5, "step": 0},
+            {
+                "nan": "NaN",
+                "inf": "Infinity",
+                "key/0": 0,
+                "key/1": 7,
+                "half": 0.5,
+                "step": 0,
+            },
             {"vector": {**kind, **VECTOR}, "vector/nonfinite": 1, "half": 1, "step": 1},
             {"epoch": 1, "time_": 1, "epoch_": 3, "step": 3},
             {"a/b": 1, "a/b_": 2, "step": 4},
@@ -414,7 +439,13 @@ def test_neptune_has_what_is_odd(tmp_path):
         assert list(found.counts.values) == histogram["values"]
         assert list(found.bin_edges) == histogram["bins"]
     assert rows == [
-        {"nan/nonfinite": "nan", "inf/nonfinite": "inf", "key/0": 0, "key/1": 7, "half": 0.5},
+        {
+            "nan/nonfinite": "nan",
+            "inf/nonfinite": "inf",
+            "key/0": 0,
+            "key/1": 7,
+            "half": 0.5,
+        },
         {"vector/nonfinite": 1, "half": 1},
         {"epoch": 1, "time": 1, "epoch_": 3},
         {"a/b": 1, "a/b_": 2},
@@ -485,7 +516,9 @@ def test_a_tracker_that_fails_warns_once_and_finish_raises(name, tmp_path, monke
             logger.log(state, {"x": i})
             lox.barrier()
     (message,) = [str(w.message) for w in seen if "Logger failed" in str(w.message)]
-    assert message.startswith(f"{type(logger).__name__} failed with ConnectionError: no such host.")
+    assert message.startswith(
+        f"{type(logger).__name__} failed with ConnectionError: no such host."
+    )
     assert NAMES[0] in message
     with pytest.raises(RuntimeError, match=r"no such host\. 3 rows"):
         logger.finish(state)
@@ -527,7 +560,8 @@ def test_runs_that_nobody_finishes_are_whole_at_exit(tmp_path):
     rows = {
         "wandb": {n: run["rows"] for n, run in tracked.wandb_runs(tmp_path).items()},
         "trackio": {
-            n: run["rows"] for n, run in tracked.trackio_runs(tmp_path / "trackio", "left").items()
+            n: run["rows"]
+            for n, run in tracked.trackio_runs(tmp_path / "trackio", "left").items()
         },
         "neptune": {
             n: tracked.neptune_rows(run)

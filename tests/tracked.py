@@ -47,7 +47,9 @@ def expected(x: float) -> Series:
     for i in range(STEPS):
         found["loss"].append(({"step": i}, float(x * np.float32(i))))
         if i % 5 == 0:
-            found["score"].append(({"step": i, "epoch": i // 50}, float(x + np.float32(0.5))))
+            found["score"].append(
+                ({"step": i, "epoch": i // 50}, float(x + np.float32(0.5)))
+            )
             found["back"].append(({"step": STEPS - i}, i))
             found["again"].append(({"step": i % 2}, 1))
             found["bare"].append(({}, i))
@@ -118,7 +120,9 @@ def wandb_run(file: Path) -> dict[str, Any]:
             found["axes"][record.metric.name] = record.metric.step_metric
         if record.HasField("history"):
             found["rows"].append(
-                _nested((item.nested_key or [item.key], item) for item in record.history.item)
+                _nested(
+                    (item.nested_key or [item.key], item) for item in record.history.item
+                )
             )
     return found
 
@@ -142,7 +146,9 @@ def trackio_runs(folder: Path, project: str) -> dict[str, dict[str, Any]]:
     """By run, its configuration and rows, with trackio's own step in `step`."""
     with contextlib.closing(sqlite3.connect(folder / f"{project}.db")) as db:
         configs = db.execute("SELECT run_name, config FROM configs").fetchall()
-        rows = db.execute("SELECT run_name, step, metrics FROM metrics ORDER BY id").fetchall()
+        rows = db.execute(
+            "SELECT run_name, step, metrics FROM metrics ORDER BY id"
+        ).fetchall()
     found = {name: {"config": json.loads(config), "rows": []} for name, config in configs}
     for name, step, metrics in rows:
         own = found.setdefault(name, {"config": {}, "rows": []})
@@ -155,7 +161,9 @@ def neptune_run(file: Path) -> dict[str, Any]:
     from neptune_api.proto.neptune_pb.ingest.v1.common_pb2 import UpdateRunSnapshot
 
     found: dict[str, Any] = {"set": {}, "series": {}}
-    query = "SELECT operation FROM run_operations WHERE operation_type = 0 ORDER BY sequence_id"
+    query = (
+        "SELECT operation FROM run_operations WHERE operation_type = 0 ORDER BY sequence_id"
+    )
     with contextlib.closing(sqlite3.connect(file)) as db:
         for (data,) in db.execute(query).fetchall():
             update = UpdateRunSnapshot.FromString(data)
@@ -191,7 +199,9 @@ def tensorboard_run(folder: Path) -> Any:
 
 def mlflow_points(uri: str, run: str) -> dict[str, list[tuple[int, float]]]:
     """By key, the steps and values of a run in MLflow's database."""
-    query = "SELECT key, step, value, is_nan FROM metrics WHERE run_uuid = ? ORDER BY timestamp"
+    query = (
+        "SELECT key, step, value, is_nan FROM metrics WHERE run_uuid = ? ORDER BY timestamp"
+    )
     found: dict[str, list] = {}
     with contextlib.closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as db:
         for key, step, value, is_nan in db.execute(query, [run]).fetchall():

@@ -260,7 +260,7 @@ class Desk(BaseDesk):
             self._lost += rows
 
     def _try(self, call: Callable[[], None], *, always: bool = False) -> bool:
-        """Whether it worked. After a failure nothing is tried any more, but for `always`."""
+        """Whether it worked. After a failure only that is tried which is for `always`."""
         if self._failure is not None and not always:
             return False
         try:

@@ -1,4 +1,4 @@
-"""What trackers are given: rows of plain numbers and arrays, each with a name of its own."""
+"""What trackers are given: rows of plain numbers and arrays, each with its own name."""
 
 import dataclasses
 from collections.abc import Container, Iterator, Mapping
@@ -116,7 +116,7 @@ def _sorted_out(row: Row) -> Flat:
 
 def _parts(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
     if np.iscomplexobj(array):
-        return {f"{name}/real": array.real, f"{name}/imag": array.imag}
+        return {f"{name}/real": np.real(array), f"{name}/imag": np.imag(array)}
     return {name: _plain(array)}
 
 

@@ -23,13 +23,13 @@ ELEMENTS = 64
 class MLflowLogger(Logger):
     """Sends runs to MLflow, one for each seed, many rows at a time.
 
-    The runs of one `init` have the same tag `group`. Numbers are metrics, at the step called
-    `step`, or else the first one that is an integer, or else at the number of the row among
-    those of the key. All steps but `step` are metrics, too. MLflow has nothing for arrays:
-    up to 64 elements are metrics `key/0`, `key/1`, ..., of larger ones there are `key/mean`,
-    `key/std`, `key/min` and `key/max`. Trees are `key/path`, complex values `key/real` and
-    `key/imag`. Characters that MLflow has not in names are underscores. A database of
-    MLflow's holds infinities as the largest floats.
+    The runs of one `init` have the same tag `group`. Numbers are metrics, at the step
+    called `step`, or else the first one that is an integer, or else at the number of the
+    row among those of the key. All steps but `step` are metrics, too. MLflow has nothing
+    for arrays: up to 64 elements are metrics `key/0`, `key/1`, ..., of larger ones there
+    are `key/mean`, `key/std`, `key/min` and `key/max`. Trees are `key/path`, complex values
+    `key/real` and `key/imag`, typed PRNG keys `key/0`, `key/1`, ... Characters that MLflow
+    has not in names are underscores. Its databases hold infinities as the largest floats.
 
     Args:
         experiment_name: Where the runs are listed; made if it is not there.

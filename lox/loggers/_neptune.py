@@ -100,6 +100,6 @@ class NeptuneWriter:
         if texts:
             run.log_string_series({f"{k}/nonfinite": x for k, x in texts.items()}, step)
         if row.arrays:
-            each = histograms(row.arrays).items()
-            kind = self._types.Histogram
-            run.log_histograms({k: kind(edges, counts) for k, (counts, edges) in each}, step)
+            kind, each = self._types.Histogram, histograms(row.arrays)
+            drawn = {k: kind(edges, counts) for k, (counts, edges) in each.items()}
+            run.log_histograms(drawn, step)

@@ -47,13 +47,13 @@ def parameters(config: Any, name: str = "") -> dict[str, Any]:
 
 
 def histograms(arrays: Mapping[str, np.ndarray]) -> dict[str, Histogram]:
-    """For each array, how many of its finite elements are in each bin, and the bins' edges."""
+    """For each array, how many finite elements are in each bin, and the bins' edges."""
     finite = {key: _finite(array) for key, array in arrays.items()}
     return {key: np.histogram(x, bins=min(64, x.size or 1)) for key, x in finite.items()}
 
 
 def outside(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """How many elements have no place in a histogram: `key/nonfinite`, where there are any."""
+    """How many elements no histogram has, `key/nonfinite`, where there are any."""
     number = {key: int(x.size - _finite(x).size) for key, x in arrays.items()}
     return {f"{key}/nonfinite": n for key, n in number.items() if n}
 

@@ -23,8 +23,8 @@ class TrackioLogger(Logger):
     `key/nonfinite` says how many of their elements are NaN or infinite. Trees are
     `key/path`, complex values `key/real` and `key/imag`, typed PRNG keys `key/0`, `key/1`,
     ... The names `project`, `run`, `timestamp`, `step`, `time` and `metrics` are trackio's
-    own: keys that are called so get an underscore, `time_`, and of those that begin with two
-    or more of them one is kept.
+    own: keys that are called so get an underscore, `time_`. Of several underscores at the
+    beginning of a key one is kept.
 
     Errors of trackio's are warnings of its own.
 

@@ -30,7 +30,7 @@ class WandbLogger(Logger):
         on_error: See `Logger`.
         all_processes: See `Logger`.
         every: See `Logger`.
-        **init_kwargs: Any of `wandb.init`. `name` and `id` are put before those of the runs.
+        **init_kwargs: Any of `wandb.init`. `name` and `id` are put before the runs' own.
     """
 
     def __init__(

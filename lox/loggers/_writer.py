@@ -140,8 +140,8 @@ class Batch(Sequence[Block]):
         """All rows in the order of logging. One row holds what a run logged at one step.
 
         Another row begins where a key has been logged there already or at a later row, so
-        that each key keeps its order, and for rows without steps. If only some examples of a
-        `vmap` logged, the others are masked.
+        that each key keeps its order, and for rows without steps. If only some examples of
+        a `vmap` logged, the others are masked.
         """
         order = [
             (number, b, i)
