@@ -62,6 +62,7 @@ class Block:
         forms: By key, what else is known.
         valid: By key, which examples logged, for those with axes from `vmap`.
         expected: How many rows a run will have at the end of the program that sends this.
+        masks: By step, which examples have it, where only some do.
     """
 
     runs: np.ndarray
@@ -70,6 +71,7 @@ class Block:
     forms: dict[str, Form]
     valid: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     expected: int | None = None
+    masks: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -79,14 +81,14 @@ class Block:
         """What blocks must have in common to be joined."""
         kinds = [
             (name, array.dtype, array.shape[1:])
-            for tree in (self.steps, self.values, self.valid)
+            for tree in (self.steps, self.values, self.valid, self.masks)
             for name, array in leaves(tree)
         ]
         return tuple(kinds), tuple(self.forms.items()), self.expected
 
     @property
     def nbytes(self) -> int:
-        trees = self.steps, self.values, self.valid
+        trees = self.steps, self.values, self.valid, self.masks
         return sum(array.nbytes for tree in trees for _, array in leaves(tree))
 
 
