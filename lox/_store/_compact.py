@@ -1,0 +1,104 @@
+"""The end of a session: many small frames become few large ones, all at once."""
+
+import os
+import pathlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from ._frames import Encoder, Frame
+from ._journal import append, lines
+from ._read import Reader, Snapshot, snapshot
+from ._segments import Segments, created
+
+# How large frames become; smaller than a quarter of it is small.
+BYTES = 8 << 20
+
+
+def compact(folder: pathlib.Path, first: int) -> None:
+    """Join the small frames of a session that has ended.
+
+    The new files come beside the old ones. Replacing the journal makes them count, and then
+    the old ones go. Where there is no room for both, all stays as it is.
+
+    Args:
+        folder: The folder of the session.
+        first: The number of the first new file.
+    """
+    old = snapshot(folder)
+    small = [number for number in old.layouts if _is_small(old.frames[number])]
+    if not small:
+        return
+    try:
+        frames = _rewritten(old, small, Segments(folder, first, suffix=".new"))
+        _commit(old, small, frames)
+    except OSError:
+        pass
+    finally:
+        for rest in folder.glob("*.new"):
+            rest.unlink()
+
+
+def _rewritten(old: Snapshot, small: list[int], new: Segments) -> list[Frame]:
+    with Reader(old) as reader:
+        encoders = {number: Encoder(old.layouts[number]) for number in small}
+        frames = [
+            new.write(
+                number, encoders[number], [_joined(reader, i, chunk) for i in columns]
+            )
+            for number in small
+            for columns in [range(len(old.layouts[number].columns))]
+            for chunk in _chunks(old.frames[number])
+        ]
+    new.close()
+    return frames
+
+
+def _commit(old: Snapshot, small: list[int], frames: list[Frame]) -> None:
+    for name in {frame.file for frame in frames}:
+        os.replace(old.folder / f"{name}.new", old.folder / name)
+    kept = [
+        entry for entry in old.entries if entry.get("frame", {}).get("group") not in small
+    ]
+    added = [{"frame": frame._asdict()} for frame in frames]
+    journal = created(old.folder / "journal.new")
+    append(journal, lines([*kept[:-1], *added, *kept[-1:]]))
+    os.fsync(journal)
+    os.close(journal)
+    os.replace(old.folder / "journal.new", old.folder / "journal")
+    synced(old.folder)
+    for name in {frame.file for number in small for frame in old.frames[number]}:
+        (old.folder / name).unlink()
+
+
+def _joined(reader: Reader, i: int, chunk: list[Frame]) -> np.ndarray:
+    parts = [reader.column(frame, i) for frame in chunk]
+    if any(part is None for part in parts):
+        raise OSError("A frame is damaged.")
+    return np.concatenate(parts)
+
+
+def _chunks(frames: list[Frame]) -> Iterator[list[Frame]]:
+    chunk: list[Frame] = []
+    for frame in frames:
+        chunk.append(frame)
+        if _size(chunk) >= BYTES:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _is_small(frames: list[Frame]) -> bool:
+    return len(frames) > 1 and _size(frames) < len(frames) * BYTES / 4
+
+
+def _size(frames: list[Frame]) -> int:
+    return sum(frame.end - frame.start for frame in frames)
+
+
+def synced(folder: pathlib.Path) -> None:
+    """Bring the names of the files in a folder to the disk."""
+    file = os.open(folder, os.O_RDONLY)
+    os.fsync(file)
+    os.close(file)

@@ -1,0 +1,113 @@
+"""A session: what a process writes to a store, from its first run to its last."""
+
+import dataclasses
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from lox.loggers._writer import Block, Run
+
+from ._compact import compact
+from ._frames import Encoder
+from ._journal import append, lines
+from ._layout import arrays, layout, signature, to_json
+from ._segments import Segments, created
+
+# A frame is written at the latest when this many bytes or blocks wait for it.
+BYTES, BLOCKS = 4 << 20, 10_000
+
+
+@dataclasses.dataclass
+class _Group:
+    """The rows of one layout that wait to be written: columns of each block."""
+
+    number: int
+    encoder: Encoder
+    waiting: list[list[np.ndarray]]
+    nbytes: int = 0
+
+
+class Session:
+    """Write to the folder of a session that has just begun.
+
+    Nothing that is in a journal or in a data file is changed. What fails, such as on a full
+    disk, leaves the files as they were, and the rows wait for the next `flush`.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        self._folder = folder
+        self._journal = created(folder / "journal")
+        self._segments = Segments(folder)
+        self._groups: dict[tuple, _Group] = {}
+        self._rows = 0
+
+    def open(self, run: Run, keys: tuple[str, ...] = ()) -> None:
+        """Note a run, and in which order its keys are to be loaded."""
+        fields = {**dataclasses.asdict(run), "config": plain(dict(run.config))}
+        self._note({"run": {**fields, "keys": keys}})
+
+    def append(self, block: Block) -> None:
+        """Take rows; they are written by the next `flush`, or before if there are many."""
+        group = self._group(block)
+        if not len(block):
+            return
+        columns = arrays(block, self._rows)
+        self._rows += len(block)
+        group.waiting.append(columns)
+        group.nbytes += sum(column.nbytes for column in columns)
+        if group.nbytes >= BYTES or len(group.waiting) >= BLOCKS:
+            self._write(group)
+
+    def flush(self) -> None:
+        """Give everything to the operating system: it outlives the process."""
+        for group in self._groups.values():
+            if group.waiting:
+                self._write(group)
+
+    def end(self) -> None:
+        """Bring everything to the disk, small frames joined to large ones."""
+        self.flush()
+        self._note({"end": True})
+        self._segments.close()
+        os.fsync(self._journal)
+        os.close(self._journal)
+        compact(self._folder, first=self._segments.count)
+
+    def _group(self, block: Block) -> _Group:
+        kind = signature(block)
+        if kind not in self._groups:
+            found = layout(block)
+            number = len(self._groups)
+            self._note({"group": number, "layout": to_json(found)})
+            self._groups[kind] = _Group(number, Encoder(found), [])
+        return self._groups[kind]
+
+    def _write(self, group: _Group) -> None:
+        columns = [joined(parts) for parts in zip(*group.waiting, strict=True)]
+        frame = self._segments.write(group.number, group.encoder, columns)
+        try:
+            self._note({"frame": frame._asdict()})
+        except BaseException:
+            self._segments.undo(frame)
+            raise
+        group.waiting, group.nbytes = [], 0
+
+    def _note(self, entry: dict[str, Any]) -> None:
+        append(self._journal, lines([entry]))
+
+
+def joined(parts: Any) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def plain(value: Any) -> Any:
+    """The value in what JSON has; what it has not, as text."""
+    if isinstance(value, dict):
+        return {str(name): plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return value if value is None or isinstance(value, str | int | float) else str(value)
