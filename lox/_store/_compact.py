@@ -1,5 +1,6 @@
 """The end of a session: many small frames become few large ones, all at once."""
 
+import contextlib
 import os
 import pathlib
 from collections.abc import Iterator
@@ -40,9 +41,9 @@ def compact(folder: pathlib.Path, first: int) -> None:
 
 
 def _rewritten(old: Snapshot, small: list[int], new: Segments) -> list[Frame]:
-    with Reader(old) as reader:
+    with Reader(old) as reader, contextlib.closing(new):
         encoders = {number: Encoder(old.layouts[number]) for number in small}
-        frames = [
+        return [
             new.write(
                 number, encoders[number], [_joined(reader, i, chunk) for i in columns]
             )
@@ -50,8 +51,6 @@ def _rewritten(old: Snapshot, small: list[int], new: Segments) -> list[Frame]:
             for columns in [range(len(old.layouts[number].columns))]
             for chunk in _chunks(old.frames[number])
         ]
-    new.close()
-    return frames
 
 
 def _commit(old: Snapshot, small: list[int], frames: list[Frame]) -> None:

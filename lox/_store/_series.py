@@ -1,6 +1,7 @@
 """The rows of one key, from all the frames of a session that have some."""
 
 import dataclasses
+import itertools as it
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,10 +53,10 @@ class Series:
         order = np.lexsort((self.row, self.run))
         sorted_ = self.map(lambda x: x[order])
         runs, starts = np.unique(sorted_.run, return_index=True)
-        ends = [*starts[1:], len(self)]
+        places = it.starmap(slice, it.pairwise([*starts, len(self)]))
         return {
-            run: sorted_.map(lambda x, at=slice(start, end): x[at])
-            for run, start, end in zip(runs.tolist(), starts, ends, strict=True)
+            run: sorted_.map(lambda x, at=at: x[at])
+            for run, at in zip(runs.tolist(), places, strict=True)
         }
 
 
