@@ -1,6 +1,7 @@
 """What the rows of a group of keys look like: the columns, and where each thing stands."""
 
 import dataclasses
+import itertools as it
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -58,7 +59,7 @@ class Layout:
 
 def layout(block: Block) -> Layout:
     """The layout of a block."""
-    number = iter(range(2, 2 + sum(1 for tree in _trees(block) for _ in _flat(tree))))
+    number = it.count(2)
     steps = {name: next(number) for name in block.steps}
     trees = {key: _numbered(tree, number) for key, tree in block.values.items()}
     valid = {key: next(number) for key in block.valid}
@@ -70,21 +71,20 @@ def layout(block: Block) -> Layout:
         *(f"{key}@valid" for key in valid),
         *(f"@{name}@valid" for name in masks),
     ]
-    each = zip(_unique(names), arrays(block, 0), strict=True)
+    runs, *others = flat(block)[1]
+    each = zip(_unique(names), [runs, np.zeros(0, np.int64), *others], strict=True)
     columns = tuple(_column(name, array) for name, array in each)
     keys = {key: Key(tree, block.forms[key], valid.get(key)) for key, tree in trees.items()}
     return Layout(columns, steps, masks, keys)
 
 
-def arrays(block: Block, first: int) -> list[np.ndarray]:
-    """The columns of a block of rows, which are numbered from `first` on."""
-    numbers = np.arange(first, first + len(block))
-    return [block.runs, numbers, *(x for tree in _trees(block) for x in _flat(tree))]
-
-
-def signature(block: Block) -> tuple:
-    """What blocks have in common that have the same layout."""
-    return tuple(block.forms.items()), *map(_signature, _trees(block))
+def flat(block: Block) -> tuple[tuple, list[np.ndarray]]:
+    """What blocks of one layout have in common, and the columns without `@row`."""
+    trees = block.steps, block.values, block.valid, block.masks
+    nodes = [node for tree in trees for node in _walk(tree)]
+    arrays = [node for _, node in nodes if isinstance(node, np.ndarray)]
+    kinds = it.starmap(_kind, nodes)
+    return (*map(len, trees), *block.forms.values(), *kinds), [block.runs, *arrays]
 
 
 def to_json(layout: Layout) -> dict[str, Any]:
@@ -117,24 +117,17 @@ def filled(tree: Any, column: Callable[[int], Any]) -> Any:
     return each if kind == "list" else tuple(each)
 
 
-def _trees(block: Block) -> tuple:
-    return block.steps, block.values, block.valid, block.masks
+def _walk(tree: Any) -> Iterator[tuple[Any, Any]]:
+    for name, child in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        yield name, child
+        if isinstance(child, dict | list | tuple):
+            yield from _walk(child)
 
 
-def _flat(tree: Any) -> Iterator[np.ndarray]:
-    if isinstance(tree, np.ndarray):
-        yield tree
-    elif tree is not None:
-        for child in tree.values() if isinstance(tree, dict) else tree:
-            yield from _flat(child)
-
-
-def _signature(tree: Any) -> Any:
-    if isinstance(tree, np.ndarray):
-        return tree.dtype, tree.shape[1:]
-    if isinstance(tree, dict):
-        return tuple((name, _signature(child)) for name, child in tree.items())
-    return tree and (type(tree), *map(_signature, tree))
+def _kind(name: Any, node: Any) -> tuple:
+    if isinstance(node, np.ndarray):
+        return name, node.dtype.num, node.shape[1:]
+    return name, type(node), node and len(node)
 
 
 def _leaves(block: Block) -> Iterator[tuple[str, np.ndarray]]:

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from lox.loggers._writer import Block, Run
 from ._compact import compact
 from ._frames import Encoder
 from ._journal import append, lines
-from ._layout import arrays, layout, signature, to_json
+from ._layout import RUN, flat, layout, to_json
 from ._segments import Segments, created
 
 # A frame is written at the latest when this many bytes or blocks wait for it.
@@ -21,11 +22,15 @@ BYTES, BLOCKS = 4 << 20, 10_000
 
 @dataclasses.dataclass
 class _Group:
-    """The rows of one layout that wait to be written: columns of each block."""
+    """The rows of one layout that wait to be written: columns of each block.
+
+    `first` are the numbers of the first rows of the blocks, `nbytes` is their size.
+    """
 
     number: int
     encoder: Encoder
-    waiting: list[list[np.ndarray]]
+    waiting: list[list[np.ndarray]] = dataclasses.field(default_factory=list)
+    first: list[int] = dataclasses.field(default_factory=list)
     nbytes: int = 0
 
 
@@ -45,18 +50,19 @@ class Session:
 
     def open(self, run: Run, keys: tuple[str, ...] = ()) -> None:
         """Note a run, and in which order its keys are to be loaded."""
-        fields = {**dataclasses.asdict(run), "config": plain(dict(run.config))}
+        fields = {**dataclasses.asdict(run), "config": _plain(dict(run.config))}
         self._note({"run": {**fields, "keys": keys}})
 
     def append(self, block: Block) -> None:
         """Take rows; they are written by the next `flush`, or before if there are many."""
-        group = self._group(block)
+        kind, columns = flat(block)
+        group = self._groups.get(kind) or self._new(kind, block)
         if not len(block):
             return
-        columns = arrays(block, self._rows)
-        self._rows += len(block)
         group.waiting.append(columns)
-        group.nbytes += sum(column.nbytes for column in columns)
+        group.first.append(self._rows)
+        group.nbytes += sum([column.nbytes for column in columns])
+        self._rows += len(block)
         if group.nbytes >= BYTES or len(group.waiting) >= BLOCKS:
             self._write(group)
 
@@ -75,39 +81,44 @@ class Session:
         os.close(self._journal)
         compact(self._folder, first=self._segments.count)
 
-    def _group(self, block: Block) -> _Group:
-        kind = signature(block)
-        if kind not in self._groups:
-            found = layout(block)
-            number = len(self._groups)
-            self._note({"group": number, "layout": to_json(found)})
-            self._groups[kind] = _Group(number, Encoder(found), [])
+    def _new(self, kind: tuple, block: Block) -> _Group:
+        found, number = layout(block), len(self._groups)
+        self._note({"group": number, "layout": to_json(found)})
+        self._groups[kind] = _Group(number, Encoder(found))
         return self._groups[kind]
 
     def _write(self, group: _Group) -> None:
-        columns = [joined(parts) for parts in zip(*group.waiting, strict=True)]
+        runs, *others = (_joined(parts) for parts in zip(*group.waiting, strict=True))
+        columns = [runs, _numbers(group), *others]
         frame = self._segments.write(group.number, group.encoder, columns)
         try:
             self._note({"frame": frame._asdict()})
         except BaseException:
             self._segments.undo(frame)
             raise
-        group.waiting, group.nbytes = [], 0
+        group.waiting, group.first, group.nbytes = [], [], 0
 
     def _note(self, entry: dict[str, Any]) -> None:
         append(self._journal, lines([entry]))
 
 
-def joined(parts: Any) -> np.ndarray:
+def _numbers(group: _Group) -> np.ndarray:
+    """The numbers of all rows that wait."""
+    lengths = np.array([len(columns[RUN]) for columns in group.waiting])
+    before = lengths.cumsum() - lengths
+    return np.arange(lengths.sum()) + np.repeat(np.array(group.first) - before, lengths)
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def plain(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """The value in what JSON has; what it has not, as text."""
     if isinstance(value, dict):
-        return {str(name): plain(inner) for name, inner in value.items()}
+        return {str(name): _plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
+        return [_plain(inner) for inner in value]
     if hasattr(value, "tolist"):
-        return plain(value.tolist())
+        return _plain(value.tolist())
     return value if value is None or isinstance(value, str | int | float) else str(value)
