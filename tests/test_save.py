@@ -100,7 +100,9 @@ def test_each_kind_of_rows_comes_back(tmp_path):
         assert list(loaded) == [key for key in logs if key != "never"]
         assert loaded["none"].shape == loaded.step["none"].shape == (0,)
         np.testing.assert_array_equal(loaded["odd"], [1, 3])
-        np.testing.assert_array_equal(loaded.step.valid["some"], [False, True] * 2 + [False])
+        np.testing.assert_array_equal(
+            loaded.step.valid["some"], [False, True] * 2 + [False]
+        )
         assert loaded["key"].dtype == jax.random.key(0).dtype
         assert loaded["rbg"].dtype == jax.random.key(0, impl="rbg").dtype
         assert loaded["tree"]["a"][0].dtype == jnp.bfloat16
@@ -124,7 +126,9 @@ def test_what_vmap_gives_comes_back(tmp_path):
 
 
 def test_numbers_that_were_not_logged_by_jax_come_back(tmp_path):
-    logs = lox.logdict({"x": 0.5, "n": 3, "b": True, "big": np.uint64(2**64 - 1)}, step={"x": 7})
+    logs = lox.logdict(
+        {"x": 0.5, "n": 3, "b": True, "big": np.uint64(2**64 - 1)}, step={"x": 7}
+    )
 
     lox.save(logs, tmp_path)
 
@@ -162,7 +166,9 @@ def test_runs_are_found_by_their_keys(tmp_path):
     assert runs[1].key == runs[3].key
     assert len({r.name for r in runs}) == 3
     assert lox.load(tmp_path, key=runs[0].key)["x"] == 0
-    with pytest.raises(LookupError, match=r"no run with the key \(7, 7\). It has .*lox.runs"):
+    with pytest.raises(
+        LookupError, match=r"no run with the key \(7, 7\). It has .*lox.runs"
+    ):
         lox.load(tmp_path, key=(7, 7))
 
 
@@ -188,9 +194,10 @@ def test_runs_of_one_session_are_loaded_together(tmp_path):
     assert logs.slice[-1:]["x"].shape == (4, 1)
     assert [r.rows for r in lox.runs(tmp_path)] == [6] * 4
     np.testing.assert_array_equal(lox.load(tmp_path, "x", key=(2,))["x"], range(20, 26))
+    _damage_first_column(tmp_path)
     with pytest.warns(UserWarning, match="A frame of 24 rows"):
-        _damage_first_column(tmp_path)
-        assert [r.rows for r in lox.runs(tmp_path)] == [0] * 4
+        runs = lox.runs(tmp_path)
+    assert [r.rows for r in runs] == [0] * 4
 
 
 def _damage_first_column(path):
@@ -218,17 +225,21 @@ def test_runs_that_differ_cannot_be_loaded_together(tmp_path):
         lox.load(tmp_path)
     for i in range(2):
         writer.close(run(i, id=i))
-    with pytest.raises(LookupError, match="has no key 'z'. All keys of its session"):
+    with pytest.raises(LookupError, match=r"has no key 'z'. All keys of its session"):
         lox.load(tmp_path, ["x", "z"], key=(1,))
 
 
 def test_what_is_not_there_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no store in '.*missing': it is not there"):
+    with pytest.raises(
+        FileNotFoundError, match=r"no store in '.*missing': it is not there"
+    ):
         lox.load(tmp_path / "missing")
-    with pytest.raises(FileNotFoundError, match="it has no file 'lox.json'"):
+    with pytest.raises(FileNotFoundError, match=r"it has no file 'lox.json'"):
         lox.runs(tmp_path)
     lox.save(lox.logdict({"x": 1.0}), tmp_path)
-    with pytest.raises(LookupError, match=r"no key 'y'. All keys of its session are \['x'\]"):
+    with pytest.raises(
+        LookupError, match=r"no key 'y'. All keys of its session are \['x'\]"
+    ):
         lox.load(tmp_path, "y")
     (session,) = tmp_path.glob("*-*")
     (session / "journal").unlink()
@@ -242,8 +253,14 @@ def test_what_is_not_there_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"values": {"x": np.zeros((2, 3))}}, r"some are int64\[\] and some are float64\[3\]"),
-        ({"forms": {"x": Form(batch=1)}, "values": {"x": np.arange(2)[:, None]}}, "in batches"),
+        (
+            {"values": {"x": np.zeros((2, 3))}},
+            r"some are int64\[\] and some are float64\[3\]",
+        ),
+        (
+            {"forms": {"x": Form(batch=1)}, "values": {"x": np.arange(2)[:, None]}},
+            "in batches",
+        ),
         ({"steps": {"step": np.zeros(2)}}, "The step 'step' of 'x' does not have one form"),
     ],
 )

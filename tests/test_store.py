@@ -20,15 +20,17 @@ import storing
 from storing import block, run, values
 
 import lox
-from lox._store import _segments, _session
+from lox import _load, _runs
+from lox._store import _compact, _segments, _session
 from lox._store._dtypes import restored, storable, stored
+from lox._store._read import Reader, Stale, snapshots
 from lox.loggers import Batch, Block, Form
 from lox.loggers._save import SaveWriter
 
-PLAIN = (
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 "
-    "complex64 complex128"
-).split()
+PLAIN = [
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+]
 OTHERS = [
     name
     for name in dir(ml_dtypes)
@@ -206,6 +208,73 @@ def test_frames_are_joined_at_the_end(tmp_path):
     assert sorted(path.name for path in session.iterdir()) == ["0001.arrows", "journal"]
 
 
+def test_frames_become_no_larger_than_they_should(tmp_path, monkeypatch):
+    monkeypatch.setattr(_compact, "BYTES", 20_000)
+
+    written(tmp_path, [[block([i])] for i in range(101)])
+
+    (table,) = tables(tmp_path)
+    assert 1 < table["x"].num_chunks < 10
+    assert_prefix(lox.load(tmp_path), 101, 101)
+
+
+def test_a_damaged_frame_is_not_joined(tmp_path):
+    writer = written(tmp_path, [[block([i])] for i in range(10)], close=False)
+    (file,) = files(tmp_path)
+    file.write_bytes(_flipped_at(file.read_bytes(), -5))
+
+    writer.close(run(0))
+
+    assert files(tmp_path) == [file]
+    with pytest.warns(UserWarning, match="A part of 'y', 1 rows"):
+        assert_prefix(lox.load(tmp_path), 10, 10)
+
+
+def test_a_session_may_be_rewritten_or_removed_while_it_is_read(tmp_path, monkeypatch):
+    writer = SaveWriter(tmp_path)
+    both = np.array([0, 1] * 4, np.int32)
+    for i in range(2):
+        writer.open(run(i, id=i))
+    for _ in range(3):
+        writer.write(Batch([Block(both, {}, {"x": np.arange(8)}, {"x": Form(time=True)})]))
+        writer.flush()
+    old = list(snapshots(tmp_path))
+    for i in range(2):
+        writer.close(run(i, id=i))
+
+    for module in (_load, _runs):
+        answers = iter([old])
+        now = lambda path, answers=answers: next(answers, None) or snapshots(path)  # noqa: E731
+        monkeypatch.setattr(module, "snapshots", now)
+    assert [r.rows for r in lox.runs(tmp_path)] == [12, 12]
+    np.testing.assert_array_equal(lox.load(tmp_path)["x"][1], [1, 3, 5, 7] * 3)
+    written(tmp_path, [], mode="w")
+    with Reader(old[0]) as reader, pytest.raises(Stale):
+        reader.column(old[0].frames[0][0], 0)
+
+
+def test_only_the_frames_of_a_run_are_read(tmp_path):
+    writer = SaveWriter(tmp_path)
+    for i in range(2):
+        writer.open(run(i, id=i))
+        writer.write(Batch([block(np.arange(1000), id=i)]))
+        writer.flush()
+    (file,) = files(tmp_path)
+    file.write_bytes(_flipped_at(file.read_bytes(), -1000))
+
+    assert_prefix(lox.load(tmp_path, key=(0,)), 1000, 1000)
+    with pytest.warns(UserWarning, match="A part of 'y', 1000 rows"):
+        assert_prefix(lox.load(tmp_path, key=(1,)), 1000, 1000)
+    for i in range(2):
+        writer.close(run(i, id=i))
+
+
+def _flipped_at(data, at):
+    changed = bytearray(data)
+    changed[at] ^= 1
+    return bytes(changed)
+
+
 def test_a_run_that_is_opened_later_begins_another_session(tmp_path):
     writer = SaveWriter(tmp_path)
     for n in (3, 5):
@@ -319,7 +388,9 @@ def test_a_path_that_cannot_be_written_to_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
 
     for path in (tmp_path / "file", tmp_path / "file" / "store", "/proc/store"):
-        with pytest.raises(OSError, match="Cannot write to a store in '.*': .*Give a folder"):
+        with pytest.raises(
+            OSError, match=r"Cannot write to a store in '.*': .*Give a folder"
+        ):
             SaveWriter(path).open(run(0))
 
 
@@ -450,12 +521,12 @@ def test_a_full_disk_loses_nothing(small_disk):
     writer = SaveWriter(path / "store")
     writer.open(run(0))
     flushed = written_ = 0
-    with pytest.raises(OSError, match="No space|too large"):  # noqa: PT012
+    with pytest.raises(OSError, match=r"No space|too large"):  # noqa: PT012
         for written_ in range(1, 2000):
             writer.write(Batch([block([written_ - 1])]))
             writer.flush()
             flushed = written_
-    with pytest.raises(OSError, match="No space|too large"):
+    with pytest.raises(OSError, match=r"No space|too large"):
         writer.flush()
 
     assert flushed > 5

@@ -10,7 +10,7 @@ import numpy as np
 from ._frames import Encoder, Frame
 from ._journal import append, lines
 from ._read import Reader, Snapshot, snapshot
-from ._segments import Segments, created
+from ._segments import Segments, created, synced
 
 # How large frames become; smaller than a quarter of it is small.
 BYTES = 8 << 20
@@ -55,6 +55,7 @@ def _rewritten(old: Snapshot, small: list[int], new: Segments) -> list[Frame]:
 
 def _commit(old: Snapshot, small: list[int], frames: list[Frame]) -> None:
     for name in {frame.file for frame in frames}:
+        synced(old.folder / f"{name}.new")
         os.replace(old.folder / f"{name}.new", old.folder / name)
     kept = [
         entry for entry in old.entries if entry.get("frame", {}).get("group") not in small
@@ -62,8 +63,8 @@ def _commit(old: Snapshot, small: list[int], frames: list[Frame]) -> None:
     added = [{"frame": frame._asdict()} for frame in frames]
     journal = created(old.folder / "journal.new")
     append(journal, lines([*kept[:-1], *added, *kept[-1:]]))
-    os.fsync(journal)
     os.close(journal)
+    synced(old.folder / "journal.new")
     os.replace(old.folder / "journal.new", old.folder / "journal")
     synced(old.folder)
     for name in {frame.file for number in small for frame in old.frames[number]}:
@@ -94,10 +95,3 @@ def _is_small(frames: list[Frame]) -> bool:
 
 def _size(frames: list[Frame]) -> int:
     return sum(frame.end - frame.start for frame in frames)
-
-
-def synced(folder: pathlib.Path) -> None:
-    """Bring the names of the files in a folder to the disk."""
-    file = os.open(folder, os.O_RDONLY)
-    os.fsync(file)
-    os.close(file)

@@ -98,7 +98,7 @@ class Encoder:
 
 def read(file: int, place: Place, column: Column, rows: int) -> np.ndarray | None:
     """One column of a frame. None if it is not what was written."""
-    data = os.pread(file, place.size, place.offset)
+    data = _bytes(file, place)
     if len(data) != place.size or zlib.crc32(data) != place.checksum:
         return None
     dtype = named(column.dtype)
@@ -110,6 +110,14 @@ def read(file: int, place: Place, column: Column, rows: int) -> np.ndarray | Non
     else:
         array = np.frombuffer(data, plain.dtype)
     return restored(array.reshape(shape), dtype)
+
+
+def _bytes(file: int, place: Place) -> bytes:
+    # One call reads at most 2 GiB.
+    starts, most = range(0, place.size, 1 << 30), 1 << 30
+    return b"".join(
+        os.pread(file, min(place.size - at, most), place.offset + at) for at in starts
+    )
 
 
 def _buffer(column: np.ndarray) -> np.ndarray:

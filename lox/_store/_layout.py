@@ -81,10 +81,14 @@ def layout(block: Block) -> Layout:
 def flat(block: Block) -> tuple[tuple, list[np.ndarray]]:
     """What blocks of one layout have in common, and the columns without `@row`."""
     trees = block.steps, block.values, block.valid, block.masks
-    nodes = [node for tree in trees for node in _walk(tree)]
-    arrays = [node for _, node in nodes if isinstance(node, np.ndarray)]
-    kinds = it.starmap(_kind, nodes)
-    return (*map(len, trees), *block.forms.values(), *kinds), [block.runs, *arrays]
+    arrays, kinds = [block.runs], [*map(len, trees), *block.forms.values()]
+    for name, node in it.chain.from_iterable(map(_walk, filter(None, trees))):
+        if isinstance(node, np.ndarray):
+            arrays.append(node)
+            kinds += name, node.dtype.num, node.shape[1:]
+        else:
+            kinds += name, type(node), node and len(node)
+    return tuple(kinds), arrays
 
 
 def to_json(layout: Layout) -> dict[str, Any]:
@@ -118,16 +122,11 @@ def filled(tree: Any, column: Callable[[int], Any]) -> Any:
 
 
 def _walk(tree: Any) -> Iterator[tuple[Any, Any]]:
+    """All that is in a tree, with the names that it has there."""
     for name, child in tree.items() if isinstance(tree, dict) else enumerate(tree):
         yield name, child
-        if isinstance(child, dict | list | tuple):
+        if child is not None and not isinstance(child, np.ndarray):
             yield from _walk(child)
-
-
-def _kind(name: Any, node: Any) -> tuple:
-    if isinstance(node, np.ndarray):
-        return name, node.dtype.num, node.shape[1:]
-    return name, type(node), node and len(node)
 
 
 def _leaves(block: Block) -> Iterator[tuple[str, np.ndarray]]:

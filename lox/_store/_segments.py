@@ -46,7 +46,7 @@ class Segments:
         os.ftruncate(self._files[frame.group][1], frame.start)
 
     def close(self) -> None:
-        """Bring all files to the disk."""
+        """Close all files."""
         for group in list(self._files):
             self._close(group)
 
@@ -63,9 +63,14 @@ class Segments:
         return self._files[group]
 
     def _close(self, group: int) -> None:
-        _, file = self._files.pop(group)
-        os.fsync(file)
-        os.close(file)
+        os.close(self._files.pop(group)[1])
+
+
+def synced(path: pathlib.Path) -> None:
+    """Bring a file, or the names in a folder, to the disk."""
+    file = os.open(path, os.O_RDONLY)
+    os.fsync(file)
+    os.close(file)
 
 
 def created(path: pathlib.Path) -> int:

@@ -14,7 +14,7 @@ from ._compact import compact
 from ._frames import Encoder
 from ._journal import append, lines
 from ._layout import RUN, flat, layout, to_json
-from ._segments import Segments, created
+from ._segments import Segments, created, synced
 
 # A frame is written at the latest when this many bytes or blocks wait for it.
 BYTES, BLOCKS = 4 << 20, 10_000
@@ -77,9 +77,10 @@ class Session:
         self.flush()
         self._note({"end": True})
         self._segments.close()
-        os.fsync(self._journal)
         os.close(self._journal)
         compact(self._folder, first=self._segments.count)
+        for path in (*self._folder.iterdir(), self._folder):
+            synced(path)
 
     def _new(self, kind: tuple, block: Block) -> _Group:
         found, number = layout(block), len(self._groups)
