@@ -64,8 +64,7 @@ def save_blocks(
     run = Run(0, name, key, {}, time.time(), name, jax.process_index())
     session = Session(begun(path, mode, run.process))
     session.open(run, keys)
-    for block in found:
-        session.append(block)
+    session.append(found)
     session.end()
 
 

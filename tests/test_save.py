@@ -299,8 +299,3 @@ def test_runs_say_what_they_are(tmp_path):
     text = repr(found)
     assert text.startswith("<run run-5: 3 rows of x, y, key=(5,), started 2001-09-0")
     assert "'lr': 0.1" in text
-
-
-def test_saving_under_jit_is_an_error_for_now(tmp_path):
-    with pytest.raises(TypeError, match="under `jit`"):
-        jax.jit(lambda x: lox.save(lox.logdict({"x": x}), tmp_path))(1.0)

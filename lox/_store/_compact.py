@@ -1,6 +1,7 @@
 """The end of a session: many small frames become few large ones, all at once."""
 
 import contextlib
+import itertools as it
 import os
 import pathlib
 from collections.abc import Iterator
@@ -41,22 +42,16 @@ def compact(folder: pathlib.Path, first: int) -> None:
 
 
 def _rewritten(old: Snapshot, small: list[int], new: Segments) -> list[Frame]:
-    with Reader(old) as reader, contextlib.closing(new):
-        encoders = {number: Encoder(old.layouts[number]) for number in small}
+    encoders = {number: Encoder(old.layouts[number]) for number in small}
+    with contextlib.closing(new):
         return [
-            new.write(
-                number, encoders[number], [_joined(reader, i, chunk) for i in columns]
-            )
+            new.write(number, encoders[number], _joined(old, chunk))
             for number in small
-            for columns in [range(len(old.layouts[number].columns))]
             for chunk in _chunks(old.frames[number])
         ]
 
 
 def _commit(old: Snapshot, small: list[int], frames: list[Frame]) -> None:
-    for name in {frame.file for frame in frames}:
-        synced(old.folder / f"{name}.new")
-        os.replace(old.folder / f"{name}.new", old.folder / name)
     kept = [
         entry for entry in old.entries if entry.get("frame", {}).get("group") not in small
     ]
@@ -64,29 +59,32 @@ def _commit(old: Snapshot, small: list[int], frames: list[Frame]) -> None:
     journal = created(old.folder / "journal.new")
     append(journal, lines([*kept[:-1], *added, *kept[-1:]]))
     os.close(journal)
-    synced(old.folder / "journal.new")
-    os.replace(old.folder / "journal.new", old.folder / "journal")
+    names = [*dict.fromkeys(frame.file for frame in frames), "journal"]
+    for name in names:
+        synced(old.folder / f"{name}.new")
+    for name in names:
+        os.replace(old.folder / f"{name}.new", old.folder / name)
     synced(old.folder)
     for name in {frame.file for number in small for frame in old.frames[number]}:
         (old.folder / name).unlink()
 
 
-def _joined(reader: Reader, i: int, chunk: list[Frame]) -> np.ndarray:
-    parts = [reader.column(frame, i) for frame in chunk]
-    if any(part is None for part in parts):
+def _joined(old: Snapshot, frames: list[Frame]) -> list[np.ndarray]:
+    """The columns of several frames of a group."""
+    with Reader(old) as reader:
+        columns = range(len(old.layouts[frames[0].group].columns))
+        parts = [[reader.column(frame, i) for frame in frames] for i in columns]
+    if any(part is None for column in parts for part in column):
         raise OSError("A frame is damaged.")
-    return np.concatenate(parts)
+    return [np.concatenate(column) for column in parts]
 
 
 def _chunks(frames: list[Frame]) -> Iterator[list[Frame]]:
-    chunk: list[Frame] = []
-    for frame in frames:
-        chunk.append(frame)
-        if _size(chunk) >= BYTES:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+    """The frames in groups of about the size that they are to have."""
+    sizes = it.accumulate(_size([frame]) for frame in frames)
+    pairs = zip(sizes, frames, strict=True)
+    for _, chunk in it.groupby(pairs, key=lambda pair: (pair[0] - 1) // BYTES):
+        yield [frame for _, frame in chunk]
 
 
 def _is_small(frames: list[Frame]) -> bool:

@@ -145,8 +145,13 @@ def _numbered(tree: Any, number: Iterator[int]) -> Any:
     if tree is None or isinstance(tree, np.ndarray):
         return None if tree is None else next(number)
     if isinstance(tree, dict):
-        return ["dict", [[name, _numbered(child, number)] for name, child in tree.items()]]
+        items = ((_json(name), _numbered(child, number)) for name, child in tree.items())
+        return ["dict", [*map(list, items)]]
     return [type(tree).__name__, [_numbered(child, number) for child in tree]]
+
+
+def _json(name: Any) -> str | int:
+    return name if isinstance(name, str | int) else str(name)
 
 
 def _unique(names: list[str]) -> list[str]:

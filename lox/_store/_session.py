@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from lox.loggers._writer import Block, Run
 from ._compact import compact
 from ._frames import Encoder
 from ._journal import append, lines
-from ._layout import RUN, flat, layout, to_json
+from ._layout import RUN, Layout, flat, layout, to_json
 from ._segments import Segments, created, synced
 
 # A frame is written at the latest when this many bytes or blocks wait for it.
@@ -22,12 +22,19 @@ BYTES, BLOCKS = 4 << 20, 10_000
 
 @dataclasses.dataclass
 class _Group:
-    """The rows of one layout that wait to be written: columns of each block.
+    """The rows of one layout that wait to be written.
 
-    `first` are the numbers of the first rows of the blocks, `nbytes` is their size.
+    Attributes:
+        number: The number of the group.
+        layout: What its rows look like. None once the journal has it.
+        encoder: What makes frames of them.
+        waiting: The columns of each block.
+        first: The number of the first row of each block.
+        nbytes: The size of all that waits.
     """
 
     number: int
+    layout: Layout | None
     encoder: Encoder
     waiting: list[list[np.ndarray]] = dataclasses.field(default_factory=list)
     first: list[int] = dataclasses.field(default_factory=list)
@@ -53,24 +60,18 @@ class Session:
         fields = {**dataclasses.asdict(run), "config": _plain(dict(run.config))}
         self._note({"run": {**fields, "keys": keys}})
 
-    def append(self, block: Block) -> None:
-        """Take rows; they are written by the next `flush`, or before if there are many."""
-        kind, columns = flat(block)
-        group = self._groups.get(kind) or self._new(kind, block)
-        if not len(block):
-            return
-        group.waiting.append(columns)
-        group.first.append(self._rows)
-        group.nbytes += sum([column.nbytes for column in columns])
-        self._rows += len(block)
-        if group.nbytes >= BYTES or len(group.waiting) >= BLOCKS:
-            self._write(group)
+    def append(self, blocks: Iterable[Block]) -> None:
+        """Take rows; they are written by the next `flush`, or now if there are many."""
+        for block in blocks:
+            self._take(block)
+        for group in self._groups.values():
+            if group.nbytes >= BYTES or len(group.waiting) >= BLOCKS:
+                self._write(group)
 
     def flush(self) -> None:
         """Give everything to the operating system: it outlives the process."""
         for group in self._groups.values():
-            if group.waiting:
-                self._write(group)
+            self._write(group)
 
     def end(self) -> None:
         """Bring everything to the disk, small frames joined to large ones."""
@@ -82,13 +83,25 @@ class Session:
         for path in (*self._folder.iterdir(), self._folder):
             synced(path)
 
-    def _new(self, kind: tuple, block: Block) -> _Group:
-        found, number = layout(block), len(self._groups)
-        self._note({"group": number, "layout": to_json(found)})
-        self._groups[kind] = _Group(number, Encoder(found))
-        return self._groups[kind]
+    def _take(self, block: Block) -> None:
+        kind, columns = flat(block)
+        group = self._groups.get(kind)
+        if group is None:
+            found = layout(block)
+            group = _Group(len(self._groups), found, Encoder(found))
+            self._groups[kind] = group
+        if len(block):
+            group.waiting.append(columns)
+            group.first.append(self._rows)
+            group.nbytes += sum([column.nbytes for column in columns])
+            self._rows += len(block)
 
     def _write(self, group: _Group) -> None:
+        if group.layout is not None:
+            self._note({"group": group.number, "layout": to_json(group.layout)})
+            group.layout = None
+        if not group.waiting:
+            return
         runs, *others = (_joined(parts) for parts in zip(*group.waiting, strict=True))
         columns = [runs, _numbers(group), *others]
         frame = self._segments.write(group.number, group.encoder, columns)

@@ -36,8 +36,7 @@ class SaveWriter:
     def write(self, batch: Batch) -> None:
         """Take rows; they are on disk after the next `flush` at the latest."""
         assert self._session is not None
-        for block in batch:
-            self._session.append(block)
+        self._session.append(batch)
 
     def flush(self) -> None:
         """Give all rows to the operating system: they outlive the process."""
