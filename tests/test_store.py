@@ -539,6 +539,23 @@ def test_a_full_disk_loses_nothing(small_disk):
     assert_prefix(lox.load(path / "store"), written_, written_)
 
 
+def test_a_batch_that_cannot_be_written_is_kept_whole(small_disk, monkeypatch):
+    monkeypatch.setattr(_session, "BYTES", 10)
+    path, more = small_disk
+    writer = SaveWriter(path / "store")
+    writer.open(run(0))
+    many = [block(np.arange(i, i + 50), split=i % 100 == 50) for i in range(0, 4000, 50)]
+
+    with pytest.raises(OSError, match=r"No space|too large"):
+        writer.write(Batch(many))
+
+    more()
+    writer.flush()
+    assert_prefix(lox.load(path / "store"), 4000, 4000)
+    writer.close(run(0))
+    assert_prefix(lox.load(path / "store"), 4000, 4000)
+
+
 def test_without_room_for_both_the_small_frames_stay(tmp_path):
     writer = written(tmp_path, [[block([i])] for i in range(30)], close=False)
     (session,) = files(tmp_path, "*-*")

@@ -52,12 +52,12 @@ def _rewritten(old: Snapshot, small: list[int], new: Segments) -> list[Frame]:
 
 
 def _commit(old: Snapshot, small: list[int], frames: list[Frame]) -> None:
-    kept = [
+    """Make the new frames count instead of the small ones."""
+    *kept, end = (
         entry for entry in old.entries if entry.get("frame", {}).get("group") not in small
-    ]
-    added = [{"frame": frame._asdict()} for frame in frames]
+    )
     journal = created(old.folder / "journal.new")
-    append(journal, lines([*kept[:-1], *added, *kept[-1:]]))
+    append(journal, lines([*kept, *({"frame": f._asdict()} for f in frames), end]))
     os.close(journal)
     names = [*dict.fromkeys(frame.file for frame in frames), "journal"]
     for name in names:
