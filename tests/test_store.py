@@ -360,12 +360,14 @@ def test_adding_costs_what_is_added(tmp_path):
 def test_modes(tmp_path):
     other = tmp_path / "mine.txt"
     other.write_text("mine")
-    (tmp_path / "20260101-000000-000000000-0-00000000").mkdir()
     written(tmp_path, [[block([0])]])
     written(tmp_path, [[block([0, 1])]], mode="a")
     assert len(lox.runs(tmp_path)) == 2
     sessions = [file.parent for file in files(tmp_path)]
     (sessions[0] / "mine.txt").write_text("mine")
+    left = tmp_path / "20260101-000000-000000000-0-00000000"
+    left.mkdir()
+    (left / "0000.arrows").write_text("what a crash has left")
 
     with pytest.raises(FileExistsError, match="already, and `mode` is 'x'"):
         written(tmp_path, [[block([0])]], mode="x")
@@ -373,6 +375,7 @@ def test_modes(tmp_path):
     assert [r.rows for r in lox.runs(tmp_path)] == [3]
     assert (sessions[0] / "mine.txt").exists()
     assert not sessions[1].exists()
+    assert not left.exists()
     assert other.read_text() == "mine"
     writer.open(run(1))
     writer.close(run(1))
@@ -492,6 +495,7 @@ def test_a_missing_file_is_noticed(tmp_path):
     batches = [[block([i], split=i > 5)] for i in range(10)]
     written(tmp_path, batches)
     files(tmp_path)[1].unlink()
+    (files(tmp_path)[0].parent / "9999.arrows").symlink_to("nowhere")
 
     with pytest.warns(UserWarning, match="A part of 'x', 4 rows, in the session"):
         assert_prefix(lox.load(tmp_path), 6, 6)

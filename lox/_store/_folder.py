@@ -32,7 +32,7 @@ def begun(path: str | os.PathLike, mode: str, process: int = 0) -> pathlib.Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _mark(folder)
-        for session in sessions(folder) if mode == "w" else []:
+        for session in _named(folder) if mode == "w" else []:
             _remove(session)
         session = folder / _session_name(process)
         session.mkdir()
@@ -64,8 +64,13 @@ def existing(path: str | os.PathLike) -> pathlib.Path:
 
 def sessions(folder: pathlib.Path) -> list[pathlib.Path]:
     """The folders of all sessions, the oldest first."""
-    found = (path for path in folder.iterdir() if _SESSION.fullmatch(path.name))
-    return sorted(path for path in found if (path / "journal").is_file())
+    return sorted(path for path in _named(folder) if (path / "journal").is_file())
+
+
+def _named(folder: pathlib.Path) -> list[pathlib.Path]:
+    """All folders with the name of a session, also those that a crash has left."""
+    named = (path for path in folder.iterdir() if _SESSION.fullmatch(path.name))
+    return [path for path in named if path.is_dir() and not path.is_symlink()]
 
 
 def _session_name(process: int) -> str:
