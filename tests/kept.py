@@ -6,10 +6,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from lox._writer import leaves
 from truth import Record, assert_close
 
 from lox.loggers import Batch, Run
-from lox.loggers._writer import leaves
 
 
 @dataclasses.dataclass

@@ -74,7 +74,7 @@ def read_store(path: Path, key) -> list[Row]:
         steps = {name: of[own] for name, of in logs.steps.items() if own in of}
         rows = logs.rows()[own]
         for i in range(rows.length):
-            at = jax.tree.map(lambda x, i=i: x[i] if rows.time else x, (steps, value))  # noqa: B023
+            at = jax.tree.map(lambda x, i=i: x[i] if rows.time else x, (steps, value))
             found.append((at[0], {own: at[1]}))
     return found
 
