@@ -13,12 +13,13 @@ import jax
 import jaxlib
 import reduced
 import silent
+import stored
 import streamed
 import tracing
 from _measure import table
 
 README = pathlib.Path(__file__).with_name("README.md")
-MODULES = [silent, collected, reduced, streamed, calls, tracing]
+MODULES = [silent, collected, reduced, streamed, stored, calls, tracing]
 START, END = "<!-- figures -->", "<!-- end of figures -->"
 
 

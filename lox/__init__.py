@@ -10,10 +10,13 @@ from . import (
 )
 from ._context import silent as silent
 from ._courier import barrier as barrier
+from ._load import load as load
 from ._log import log as log
 from ._logdict import logdict as logdict
 from ._nolog import nolog as nolog
 from ._progress import progress as progress
 from ._reduce import Reduction as Reduction
+from ._runs import runs as runs
+from ._save import save as save
 from ._spool import spool as spool
 from ._tap import tap as tap

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from ._rows import Rows
-from .loggers._writer import Block, Form
+from ._writer import TOGETHER, Block, Form
 
 Impls = tuple[tuple[int, str], ...]
 
@@ -38,7 +38,7 @@ def blocks(
     alike: dict[Any, list[list[_Part]]] = {}
     if not np.ndim(run):
         logs = {key: rows.map(lambda x: np.asarray(x)[None]) for key, rows in logs.items()}
-    runs = np.atleast_1d(np.asarray(run, np.int32))
+    runs = np.atleast_1d(np.asarray(run))
     lanes = np.stack([runs, np.zeros_like(runs) if order is None else order], axis=1)
     for key, rows in logs.items():
         parts = list(_parts(key, rows, impls.get(key, ()), lanes))
@@ -54,7 +54,7 @@ class _Part(NamedTuple):
     place: tuple
     rows: Rows
     form: Form
-    lanes: np.ndarray  # (rows, 2): the run, and the place in the order
+    lanes: np.ndarray  # (rows, 2): the run, and the number in the order
 
 
 def _parts(key: str, rows: Rows, impls: Impls, lanes: np.ndarray) -> Iterator[_Part]:
@@ -71,7 +71,8 @@ def _parts(key: str, rows: Rows, impls: Impls, lanes: np.ndarray) -> Iterator[_P
     front = rows.map(flat)
     front = front.replace(value=_plain(front.value))
     number = np.arange(len(jax.tree.leaves(front.value)[0]))
-    lanes = lanes.repeat(rows.length, axis=0) if form.time else lanes
+    lanes = lanes.astype(np.int64).repeat(rows.length if form.time else 1, axis=0)
+    lanes[:, 1] = lanes[:, 1] * TOGETHER + number
     if form.batch:
         yield _Part(key, _place(front, number), front, form, lanes)
         return

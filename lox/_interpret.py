@@ -332,15 +332,19 @@ def _unsupported(eqn: JaxprEqn) -> NotImplementedError:
     )
 
 
-def records_in(params: Any) -> Iterator[Record]:
-    """The records in a program or the parameters of an equation, but for their values."""
+def records_in(params: Any, *, on_their_way: bool = True) -> Iterator[Record]:
+    """The records in a program or the parameters of an equation, but for their values.
+
+    Those on their way to the host already are among them, if they are asked for.
+    """
+    wanted = (log_p, emit_p) if on_their_way else (log_p,)
     for jaxpr in _compat.jaxprs_in(params):
         for eqn in jaxpr.eqns:
-            if eqn.primitive in (log_p, emit_p):
+            if eqn.primitive in wanted:
                 leaves = eqn.invars[len(eqn.outvars) :]
                 yield from jax.tree.unflatten(eqn.params["form"], leaves)
             elif not {log_effect, emit_effect}.isdisjoint(eqn.effects):
-                yield from records_in(eqn.params)
+                yield from records_in(eqn.params, on_their_way=on_their_way)
 
 
 def _constant(x: Any) -> Any:

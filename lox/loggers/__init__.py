@@ -1,16 +1,6 @@
 """Loggers: where logs go, with a run for each seed."""
 
-from ._console import ConsoleLogger as ConsoleLogger
-from ._csv import CSVLogger as CSVLogger
-from ._json import JSONLogger as JSONLogger
-from ._logger import Logger as Logger, LoggerState as LoggerState
-from ._mlflow import MLflowLogger as MLflowLogger
-from ._multi import MultiLogger as MultiLogger
-from ._neptune import NeptuneLogger as NeptuneLogger
-from ._tensorboard import TensorBoardLogger as TensorBoardLogger
-from ._trackio import TrackioLogger as TrackioLogger
-from ._wandb import WandbLogger as WandbLogger
-from ._writer import (
+from lox._writer import (
     Batch as Batch,
     Block as Block,
     Form as Form,
@@ -18,3 +8,19 @@ from ._writer import (
     Run as Run,
     Writer as Writer,
 )
+
+from ._console import ConsoleLogger as ConsoleLogger
+from ._csv import CSVLogger as CSVLogger
+from ._json import JSONLogger as JSONLogger
+from ._logger import (
+    BaseLogger as BaseLogger,
+    Logger as Logger,
+    LoggerState as LoggerState,
+)
+from ._mlflow import MLflowLogger as MLflowLogger
+from ._multi import MultiLogger as MultiLogger
+from ._neptune import NeptuneLogger as NeptuneLogger
+from ._save import SaveLogger as SaveLogger
+from ._tensorboard import TensorBoardLogger as TensorBoardLogger
+from ._trackio import TrackioLogger as TrackioLogger
+from ._wandb import WandbLogger as WandbLogger

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any, Literal, TextIO
 
 from lox._live import can_move, region
+from lox._writer import Batch, Run
 
 from . import _screen
 from ._logger import Logger
 from ._summary import Summary
-from ._writer import Batch, Run
 
 
 class ConsoleLogger(Logger):

@@ -12,10 +12,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from lox._writer import Batch, Row, Run, leaves
+
 from ._lines import append, candidates, create, encoded
 from ._logger import Logger
 from ._plain import named, plain
-from ._writer import Batch, Row, Run, leaves
 
 # A file that is larger is not written anew for another column.
 LARGE = 64 * 2**20

@@ -13,8 +13,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from lox._writer import Batch, Block, Run, Writer, merged
+
 from ._scribe import scribe
-from ._writer import Batch, Block, Run, Writer, merged
 
 OnError = Literal["warn", "raise"]
 # How much is collected before it is written, even if it is not yet time.

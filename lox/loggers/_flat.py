@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._writer import Batch, Block, Row, leaves
+from lox._writer import Batch, Block, Row, leaves
 
 
 class Flat(NamedTuple):

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from lox._writer import Batch, Row, Run
+
 from ._lines import Lines, create
 from ._logger import Logger
 from ._plain import named, plain
-from ._writer import Batch, Row, Run
 
 Special = Literal["null", "text"] | Mapping[str, Any]
 TEXTS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from lox._writer import Run
+
 from ._plain import plain
-from ._writer import Run
 
 
 class Lines:

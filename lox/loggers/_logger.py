@@ -22,12 +22,12 @@ from lox._reduce import Reduction
 from lox._rows import key_data, without_keys
 from lox._spool import spool
 from lox._tap import tapped
+from lox._writer import Writer
 
 from ._desk import BaseDesk, Desk, OnError
 from ._exit import write_at_sigterm
 from ._init import number_of_run
 from ._sink import Sink
-from ._writer import Writer
 
 
 @jax.tree_util.register_dataclass

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from lox._writer import Batch, Run
+
 from ._desk import OnError
 from ._flat import Flat, flat, free
 from ._logger import Logger
 from ._tracker import imported, parameters, title
-from ._writer import Batch, Run
 
 # What MLflow takes with one call.
 METRICS, PARAMETERS = 1000, 100

@@ -5,11 +5,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from lox._writer import Batch, Run
+
 from ._desk import OnError
 from ._flat import Flat, flat
 from ._logger import Logger
 from ._tracker import histograms, imported, outside, parameters, title
-from ._writer import Batch, Run
 
 
 class NeptuneLogger(Logger):

@@ -17,9 +17,9 @@ from lox._log import log_effect, log_p
 from lox._parcel import Contents, Parcel, stacked
 from lox._record import Record
 from lox._rows import Rows
+from lox._writer import Block
 
 from ._desk import BaseDesk
-from ._writer import Block
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Sink:
     def told(self, jaxpr: Any, interval: int | None) -> "Sink":
         values = [
             (key, value)
-            for record in records_in(jaxpr)
+            for record in records_in(jaxpr, on_their_way=False)
             for key, value in zip(record.keys, record.values, strict=True)
         ]
         rows = _rows_in(jaxpr)

@@ -6,8 +6,9 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
+from lox._writer import Block, Form, leaves
+
 from ._series import Places, Series
-from ._writer import Block, Form, leaves
 
 SAMPLES = 64  # the rate is that since so many blocks
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from lox._writer import Batch, Run
+
 from ._desk import OnError
 from ._flat import Flat, flat
 from ._logger import Logger
 from ._tracker import histograms, imported, outside, parameters, title
-from ._writer import Batch, Run
 
 PARTS = {
     "events": "tensorboard.compat.proto.event_pb2",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ._writer import Run
+from lox._writer import Run
 
 Histogram = tuple[np.ndarray, np.ndarray]
 

@@ -4,11 +4,12 @@ import contextvars
 from collections.abc import Mapping
 from typing import Any
 
+from lox._writer import Batch, Run
+
 from ._desk import OnError
 from ._flat import flat
 from ._logger import Logger
 from ._tracker import histograms, imported, outside, plain, title
-from ._writer import Batch, Run
 
 # Names that trackio has for itself.
 RESERVED = {"project", "run", "timestamp", "step", "time", "metrics"}

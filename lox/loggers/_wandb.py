@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from lox._writer import Batch, Run
+
 from ._desk import OnError
 from ._flat import Flat, flat
 from ._logger import Logger
 from ._tracker import histograms, imported, outside, plain, title
-from ._writer import Batch, Run
 
 # What wandb does for each run beside taking its rows is too much for hundreds of them.
 CHEAP = {"silent": True, "console": "off", "x_disable_stats": True}

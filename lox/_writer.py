@@ -7,6 +7,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+# How many rows may arrive together: their numbers in the order are less than that apart.
+TOGETHER = 2**32
+
 
 @dataclasses.dataclass(frozen=True)
 class Run:
@@ -63,8 +66,8 @@ class Block:
         valid: By key, which examples logged, for those with axes from `vmap`.
         masks: By step, which examples have it, where only some do.
         expected: How many rows a run will have at the end of the program that sends this.
-        order: The order of the rows among all that the logger is given. Rows that arrived
-            together have the same number.
+        order: Numbers that grow in the order of logging, also from block to block. Rows of
+            several keys that were logged together have the same.
     """
 
     runs: np.ndarray
@@ -78,7 +81,7 @@ class Block:
 
     def __post_init__(self):
         if len(self.order) != len(self.runs):
-            object.__setattr__(self, "order", np.zeros(len(self.runs), int))
+            object.__setattr__(self, "order", np.arange(len(self.runs)))
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -94,8 +97,8 @@ class Block:
         return tuple(kinds), tuple(self.forms.items()), self.expected
 
     def later(self, number: int) -> "Block":
-        """The same, but that much later."""
-        return dataclasses.replace(self, order=self.order + number)
+        """The same, behind so many others that arrived together."""
+        return dataclasses.replace(self, order=self.order + number * TOGETHER)
 
     def renamed(self, ids: Mapping[int, int]) -> "Block":
         """The same with other ids for its runs."""

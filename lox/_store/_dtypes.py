@@ -1,0 +1,61 @@
+"""Arrays of every dtype that JAX has in dtypes that Arrow has, and back, bit by bit."""
+
+import ml_dtypes
+import numpy as np
+
+# A quiet NaN of float32; the lower bits are free.
+_NAN = np.uint32(0x7FC00000)
+
+
+def named(name: str) -> np.dtype:
+    """The dtype that is called `name`."""
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def storable(dtype: np.dtype) -> bool:
+    """Whether arrays of this dtype can be stored."""
+    small = dtype.itemsize <= (16 if dtype.kind == "c" else 8)
+    return hasattr(ml_dtypes, dtype.name) or (dtype.kind in "biufc" and small)
+
+
+def stored(array: np.ndarray) -> np.ndarray:
+    """The array in a dtype of Arrow's; a complex number as a last axis of two."""
+    if array.dtype.isbuiltin == 2:
+        return _widened(array)
+    array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+    if array.dtype.kind != "c":
+        return array
+    return array.view(f"f{array.itemsize // 2}").reshape(*array.shape, 2)
+
+
+def restored(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The array that was stored, which had this dtype."""
+    if dtype.isbuiltin == 2:
+        return _narrowed(array, dtype)
+    return array.view(dtype)[..., 0] if dtype.kind == "c" else array
+
+
+def _widened(array: np.ndarray) -> np.ndarray:
+    name = array.dtype.name
+    if "int" in name:
+        return array.astype(np.uint8 if name.startswith("uint") else np.int8)
+    with np.errstate(invalid="ignore"):
+        wide = array.astype(np.float32, order="C")
+    # There are several NaNs, and a cast keeps one: the code goes into the free bits.
+    codes = _codes(array).astype(np.uint32)
+    bits = np.where(np.isnan(wide), _NAN | codes, wide.view(np.uint32))
+    return bits.view(np.float32)
+
+
+def _narrowed(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if array.dtype.kind != "f":
+        return array.astype(dtype)
+    with np.errstate(invalid="ignore"):
+        narrow = array.astype(dtype)
+    unsigned = _codes(narrow).dtype
+    codes = (array.view(np.uint32) ^ _NAN).astype(unsigned)
+    return np.where(np.isnan(array), codes, _codes(narrow)).astype(unsigned).view(dtype)
+
+
+def _codes(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")

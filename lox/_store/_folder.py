@@ -1,0 +1,98 @@
+"""The folder of a store: what marks it, its sessions, and what may be removed."""
+
+import json
+import os
+import pathlib
+import re
+import secrets
+import time
+
+MARKER, FORMAT = "lox.json", 1
+_SESSION = re.compile(r"\d{8}-\d{6}-\d{9}-\d+-[0-9a-f]{8}")
+_FILE = re.compile(r"journal(\.new)?|\d{4,}\.arrows(\.new)?")
+
+
+def begun(path: str | os.PathLike, mode: str, process: int = 0) -> pathlib.Path:
+    """Begin a session: a folder of its own, in a store that is made if there is none.
+
+    Args:
+        path: The folder of the store.
+        mode: `"a"` adds to what is there, `"w"` removes what lox wrote there before, `"x"`
+            raises if there is a store.
+        process: The number of this process.
+    """
+    folder = pathlib.Path(path)
+    if mode not in ("a", "w", "x"):
+        raise ValueError(f'`mode` is {mode!r}; it is "a" (add), "w" (write anew) or "x".')
+    if mode == "x" and (folder / MARKER).exists():
+        raise FileExistsError(
+            f"There is a store in {str(path)!r} already, and `mode` is 'x'. Use another "
+            "path, `mode='a'` to add to it, or `mode='w'` to write it anew."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _mark(folder)
+        for session in _named(folder) if mode == "w" else []:
+            _remove(session)
+        session = folder / _session_name(process)
+        session.mkdir()
+    except OSError as error:
+        raise type(error)(
+            f"Cannot write to a store in {str(path)!r}: {error.strerror} "
+            f"({error.filename!r}). Give a folder that can be written to, or made."
+        ) from error
+    return session
+
+
+def existing(path: str | os.PathLike) -> pathlib.Path:
+    """The folder of a store that is to be read."""
+    folder = pathlib.Path(path)
+    if not (folder / MARKER).is_file():
+        what = "is not there" if not folder.exists() else f"has no file {MARKER!r}"
+        raise FileNotFoundError(
+            f"There is no store in {str(path)!r}: it {what}. Give the path that "
+            "`lox.save` or `SaveLogger` was given."
+        )
+    version = json.loads((folder / MARKER).read_text())["format"]
+    if version > FORMAT:
+        raise ValueError(
+            f"The store in {str(path)!r} has the format {version}, and this version of lox "
+            f"knows none after {FORMAT}. Install a newer one: `pip install -U jax-lox`."
+        )
+    return folder
+
+
+def sessions(folder: pathlib.Path) -> list[pathlib.Path]:
+    """The folders of all sessions, the oldest first."""
+    return sorted(path for path in _named(folder) if (path / "journal").is_file())
+
+
+def _named(folder: pathlib.Path) -> list[pathlib.Path]:
+    """All folders with the name of a session, also those that a crash has left."""
+    named = (path for path in folder.iterdir() if _SESSION.fullmatch(path.name))
+    return [path for path in named if path.is_dir() and not path.is_symlink()]
+
+
+def _session_name(process: int) -> str:
+    """A name that sorts by time, and that nobody else comes upon."""
+    now = time.time_ns()
+    date = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now // 10**9))
+    return f"{date}-{now % 10**9:09d}-{process}-{secrets.token_hex(4)}"
+
+
+def _mark(folder: pathlib.Path) -> None:
+    if (folder / MARKER).exists():
+        return
+    # Two processes may do this at once, and a reader sees all of it or nothing.
+    new = folder / f"{MARKER}.{secrets.token_hex(4)}"
+    new.write_text(json.dumps({"format": FORMAT}) + "\n")
+    os.replace(new, folder / MARKER)
+
+
+def _remove(session: pathlib.Path) -> None:
+    """Remove the files of a session, the journal first: without it nothing counts."""
+    ours = [path for path in session.iterdir() if _FILE.fullmatch(path.name)]
+    for path in sorted(ours, key=lambda path: path.name != "journal"):
+        path.unlink(missing_ok=True)
+    if not any(session.iterdir()):
+        session.rmdir()
