@@ -10,6 +10,7 @@ from . import (
 )
 from ._context import silent as silent
 from ._courier import barrier as barrier
+from ._forward import export as export
 from ._load import load as load
 from ._log import log as log
 from ._logdict import logdict as logdict

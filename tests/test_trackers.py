@@ -19,6 +19,8 @@ import lox
 from lox import loggers
 from lox.loggers._tracker import title
 
+pytestmark = pytest.mark.usefixtures("offline")
+
 KEYS = jax.random.split(jax.random.key(0), 8)
 NAMES = ["-".join(map(str, data)) for data in jax.random.key_data(KEYS).tolist()]
 XS = jnp.linspace(0.1, 0.9, 8)
@@ -29,23 +31,6 @@ in_one_worker = {
     name: pytest.mark.xdist_group(name)
     for name in ("wandb", "tensorboard", "mlflow", "trackio", "neptune")
 }
-
-
-@pytest.fixture(scope="session", autouse=True)
-def offline(tmp_path_factory):
-    """Keep all trackers on this machine, and in folders of the tests."""
-    home = tmp_path_factory.mktemp("trackers")
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("DIR", "CACHE_DIR", "CONFIG_DIR", "DATA_DIR", "ARTIFACT_DIR"):
-            patch.setenv(f"WANDB_{name}", str(home / "wandb"))
-        patch.setenv("WANDB_MODE", "offline")
-        patch.setenv("WANDB_ERROR_REPORTING", "false")
-        patch.setenv("TRACKIO_DIR", str(home / "trackio"))
-        patch.setenv("HF_HUB_OFFLINE", "1")
-        patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-        patch.setenv("DO_NOT_TRACK", "true")
-        (home / "wandb").mkdir()
-        yield home
 
 
 def trained(logger, way="tap"):

@@ -109,6 +109,10 @@ class BaseDesk(abc.ABC):
     @abc.abstractmethod
     def config(self) -> Mapping[str, Any]: ...
 
+    @property
+    @abc.abstractmethod
+    def writers(self) -> list[Writer]: ...
+
     def flush(self) -> None:
         """Write what was taken. Called on the scribe's thread."""
         self._gather()
@@ -217,6 +221,10 @@ class Desk(BaseDesk):
     def config(self) -> Mapping[str, Any]:
         return self._config
 
+    @property
+    def writers(self) -> list[Writer]:
+        return [self._writer]
+
     def check(self, *, always: bool = False) -> None:
         if self._bug is not None:
             bug, self._bug = self._bug, None
@@ -296,6 +304,10 @@ class Fan(BaseDesk):
     @property
     def config(self) -> Mapping[str, Any]:
         return {}
+
+    @property
+    def writers(self) -> list[Writer]:
+        return [writer for desk in self._desks for writer in desk.writers]
 
     def check(self, *, always: bool = False) -> None:
         if self._bug is not None:
