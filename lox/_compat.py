@@ -15,6 +15,7 @@ from jax._src import (
     core as _core,
     custom_batching as _custom_batching,
     custom_derivatives as _derivatives,
+    distributed as _distributed,
     linear_util as _linear_util,
     literals as _literals,
     source_info_util as _source_info,
@@ -473,6 +474,16 @@ def jit(fun: Callable, options: tuple[tuple[str, Any], ...]) -> Callable:
     if "compiler_options" in given:
         given["compiler_options"] = dict(given["compiler_options"])
     return jax.jit(fun, **given)
+
+
+def agreed(name: str, value: str) -> str:
+    """The value that was the first to be given by one of the processes under this name."""
+    client = _distributed.global_state.client
+    if client is None:
+        return value
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # it is there already
+        client.key_value_set(name, value)
+    return client.blocking_key_value_get(name, 10_000)
 
 
 def _formats(shardings: Sequence[Any], layouts: Sequence[Any]) -> tuple:

@@ -48,10 +48,9 @@ class BaseDesk(abc.ABC):
         self._waiting: dict[Site, list[tuple[int, Any]]] = {}
         self._number = self._bytes = 0
 
-    def open(self, keys: np.ndarray, process: int) -> np.ndarray:
+    def open(self, keys: np.ndarray, process: int, group: str) -> np.ndarray:
         """The ids of the runs with these keys, one a row. New ones are begun."""
         scribe.start()
-        group = secrets.token_hex(4)
         each = [tuple(key.tolist()) for key in keys]
         ids = scribe.run(lambda: [self._opened(key, group, process) for key in each])
         return np.array(ids, np.int32)
