@@ -13,6 +13,8 @@ from tracked import counted, expected
 
 import lox
 from lox import _forward, loggers
+from lox._store._folder import begun
+from lox._store._read import Reader, Stale
 
 pytestmark = pytest.mark.usefixtures("offline")
 
@@ -101,6 +103,9 @@ def test_bad_input(store):
         lox.export(store, Kept(), key=9)
     with pytest.raises(FileNotFoundError, match="There is no store"):
         lox.export(store / "other", Kept())
+    begun(store / "new", "a")
+    with pytest.raises(LookupError, match="has no runs yet"):
+        lox.export(store / "new", Kept())
 
 
 class Full(Kept):
@@ -113,6 +118,40 @@ def test_what_cannot_be_written_raises_and_runs_are_closed(store):
     with pytest.raises(OSError, match="no space left"):
         lox.export(store, writer)
     assert len(writer.opened) == len(writer.closed) == 8
+
+
+def test_a_run_that_logged_nothing_is_sent(tmp_path):
+    with loggers.SaveLogger(tmp_path) as logger:
+        logger.init(KEYS[0])
+    writer = Kept()
+    lox.export(tmp_path, writer)
+    assert [run.name for run in writer.closed] == [NAMES[0]]
+    assert not writer.batches
+
+
+def test_what_is_damaged_is_left_out(tmp_path):
+    lox.save(lox.logdict({"x": 1.0}), tmp_path, key=0)
+    lox.save(lox.logdict({"y": jnp.arange(99.0)}), tmp_path, key=0)
+    damaged, _ = sorted(tmp_path.glob("*/*.arrows"))
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    writer = Kept()
+    with pytest.warns(UserWarning, match="A frame of 1 rows .* has been left out"):
+        lox.export(tmp_path, writer)
+    assert [set(values) for _, values in writer.rows(writer.opened[0].name)] == [{"y"}]
+
+
+def test_a_store_that_is_rewritten_meanwhile_is_read_again(store, monkeypatch):
+    column, stale = Reader.column, iter([True])
+
+    def once(self, *args):
+        if next(stale, False):
+            raise Stale
+        return column(self, *args)
+
+    monkeypatch.setattr(Reader, "column", once)
+    writer = Kept()
+    lox.export(store, writer)
+    assert len(series(writer, NAMES[0])["loss"]) == tracked.STEPS
 
 
 def test_what_was_logged_twice_is_sent_twice(tmp_path):
