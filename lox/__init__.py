@@ -1,6 +1,11 @@
 """Logging for JAX: say what to log inside, decide outside what becomes of it."""
 
-from . import _batching as _batching, _derivatives as _derivatives, logify as logify
+from . import (
+    _batching as _batching,
+    _derivatives as _derivatives,
+    loggers as loggers,
+    logify as logify,
+)
 from ._context import silent as silent
 from ._courier import barrier as barrier
 from ._load import load as load

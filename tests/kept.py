@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from lox._writer import leaves
 from truth import Record, assert_close
 
+from lox._writer import leaves
 from lox.loggers import Batch, Run
 
 

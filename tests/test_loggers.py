@@ -683,3 +683,47 @@ def test_import_brings_jax_and_numpy_only():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "set()", done.stderr
+
+
+KILLED = """
+import sys, jax, jax.numpy as jnp, lox
+logger = lox.loggers.SaveLogger(sys.argv[1])
+def forever(x):
+    def body(i):
+        lox.log({"i": i, "square": i * i}, step=i)
+        return i + 1
+    return jax.lax.while_loop(lambda i: i >= 0, body, x)
+jax.block_until_ready(logger.tap(forever, logger.init(jax.random.key(0)))(jnp.int32(0)))
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*left out")
+def test_what_was_flushed_outlives_kill_9(tmp_path):
+    """Whenever it is killed: all rows up to some one, and that is a recent one."""
+    for seconds in (0.6, 1.3):
+        path = tmp_path / str(seconds)
+        command = [sys.executable, "-c", KILLED, path]
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        rows = None
+        while rows is None:
+            time.sleep(0.05)
+            assert process.poll() is None
+            rows = flushed_rows(path)
+        time.sleep(seconds)
+        before = flushed_rows(path)
+        process.kill()
+        process.wait()
+        logs = lox.load(path)
+        number = len(logs["i"])
+        assert number >= before > 0
+        np.testing.assert_array_equal(logs["i"], range(number))
+        np.testing.assert_array_equal(logs.step["square"], range(number))
+        square = np.arange(number, dtype=np.int32)
+        np.testing.assert_array_equal(logs["square"], square * square)
+
+
+def flushed_rows(path) -> int | None:
+    try:
+        return len(np.atleast_1d(lox.load(path, "i")["i"]))
+    except (FileNotFoundError, LookupError):
+        return None
