@@ -11,6 +11,7 @@ import calls
 import collected
 import jax
 import jaxlib
+import logged
 import reduced
 import silent
 import stored
@@ -19,7 +20,7 @@ import tracing
 from _measure import table
 
 README = pathlib.Path(__file__).with_name("README.md")
-MODULES = [silent, collected, reduced, streamed, stored, calls, tracing]
+MODULES = [silent, collected, reduced, streamed, logged, stored, calls, tracing]
 START, END = "<!-- figures -->", "<!-- end of figures -->"
 
 

@@ -1,11 +1,14 @@
 """Logs as blocks of rows, which is what writers and the store are given."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from . import _compat
 from ._rows import Rows
 from ._writer import TOGETHER, Block, Form
 
@@ -45,6 +48,26 @@ def blocks(
         alike.setdefault(tuple(part.place for part in parts), []).append(parts)
     joined = (zip(*keys, strict=True) for keys in alike.values())
     return [_block(parts, expected) for each in joined for parts in each]
+
+
+def by_lane(tree: Any, axes: int, valid: np.ndarray | None) -> Any:
+    """The arrays with one axis in place of the first ones, along it what is valid."""
+    chosen = slice(None) if valid is None else np.reshape(valid, -1)
+
+    def line_up(x: np.ndarray) -> np.ndarray:
+        return x.reshape(math.prod(x.shape[:axes]), *x.shape[axes:])[chosen]
+
+    return jax.tree.map(line_up, tree)
+
+
+def impls_of(value: Any) -> Impls:
+    """Which leaves of a value are typed PRNG keys, and of which implementation."""
+    dtypes = [getattr(leaf, "aval", leaf).dtype for leaf in jax.tree.leaves(value)]
+    return tuple(
+        (i, _compat.key_name(dtype))
+        for i, dtype in enumerate(dtypes)
+        if jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    )
 
 
 class _Part(NamedTuple):

@@ -32,15 +32,16 @@ PAUSE = 0.005
 
 @dataclasses.dataclass
 class Failure:
-    """What a callback raised, and whether the program has been told."""
+    """What a callback raised, whose it is, and whether the program has been told."""
 
     error: BaseException
+    owner: str
     told: bool = False
 
     def raised(self) -> RuntimeError:
         self.told = True
         error = RuntimeError(
-            f"The callback of `lox.tap` raised {type(self.error).__name__}: {self.error}"
+            f"{self.owner} raised {type(self.error).__name__}: {self.error}"
         )
         error.__cause__ = self.error
         return error
@@ -144,7 +145,7 @@ class Courier:
         try:
             jax.effects_barrier()
         except Exception as error:
-            self._note(None, error)
+            self._note("A host call", error)
         self._is_draining = False
         self._queue.put(done.set)
 
@@ -175,7 +176,7 @@ class Courier:
             self._waiting -= parcel.nbytes
 
     def _note(self, listener: Hashable, error: BaseException) -> Failure:
-        failure = Failure(error)
+        failure = Failure(error, str(listener))
         with self._lock:
             self._failures.append((listener, failure))
         return failure

@@ -46,7 +46,9 @@ def load(
     wanted = [argnames] if isinstance(argnames, str) else argnames
     while True:
         try:
-            return _load(path, wanted, None if key is None else key_words(key))
+            return _load(
+                path, wanted, None if key is None else tuple(key_words(key).tolist())
+            )
         except Stale:
             continue
 

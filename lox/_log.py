@@ -52,14 +52,14 @@ def log(
         >>> logs, logs.step["x"].item()
         ({'x': 1.0}, 0)
     """
-    values = checked(data, prefix)
+    values = _checked(data, prefix)
     _check_steps(steps)
     reduction_named(reduce)
     state = _context.state()
     if values and state != "silent":
         record = Record(
-            values=tuple(strong(f"The value of {k!r}", v) for k, v in values.items()),
-            steps={k: strong(f"The step {k!r}", v) for k, v in steps.items()},
+            values=tuple(_strong(f"The value of {k!r}", v) for k, v in values.items()),
+            steps={k: _strong(f"The step {k!r}", v) for k, v in steps.items()},
             keys=tuple(values),
             tags=names_in(tags, "tags"),
             reduce=reduce,
@@ -96,7 +96,7 @@ log_p.def_impl(_stranded)
 mlir.register_lowering(log_p, lambda ctx, *args, **params: _stranded(*args, **params))
 
 
-def checked(data: Any, prefix: str = "") -> dict[str, Any]:
+def _checked(data: Any, prefix: str) -> dict[str, Any]:
     """The values by their full keys, or an error if they cannot be logged."""
     if not isinstance(data, Mapping):
         raise TypeError(
@@ -127,6 +127,13 @@ def checked(data: Any, prefix: str = "") -> dict[str, Any]:
     return {prefix + key: value for key, value in data.items()}
 
 
+def loggable(logs: Mapping[str, Any]) -> logdict:
+    """Logs that are there already with arrays only, or an error if they are not logs."""
+    values = _checked(logs, "")
+    given = logs if isinstance(logs, logdict) else logdict(values)
+    return jax.tree.map(lambda x: x if is_array(x) else _strong("A value", x), given)
+
+
 def _check_steps(steps: dict[str, Any]) -> None:
     for name, step in steps.items():
         if name.startswith("_") or hasattr(logdict, name):
@@ -154,12 +161,12 @@ def _is_loggable(x: Any) -> bool:
     return isinstance(x, bool | int | float | complex) or is_array(x)
 
 
-def strong(name: str, x: Any) -> Any:
+def _strong(name: str, x: Any) -> Any:
     """The same value without a weak type: carries and branches must match."""
     if isinstance(x, jax.Array):
         return jnp.asarray(x, x.dtype) if jax.typeof(x).weak_type else x
     if not _is_loggable(x):
-        return jax.tree.map(ft.partial(strong, name), x)
+        return jax.tree.map(ft.partial(_strong, name), x)
     if not isinstance(x, int):
         copy = np.array(x)  # which nobody changes later
         return copy.astype(jax.dtypes.canonicalize_dtype(copy.dtype), copy=False)

@@ -1,21 +1,26 @@
 """`lox.save`: logs that are already there, to a store on disk."""
 
+import dataclasses
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
-from ._blocks import Impls, blocks
-from ._export import to_numpy
+from ._blocks import Impls, blocks, by_lane, impls_of
+from ._courier import courier
+from ._emit import emit, last_token
+from ._log import loggable
 from ._logdict import logdict
-from ._rows import Rows, key_data
-from ._store._folder import begun
+from ._parcel import Parcel
+from ._record import Record
+from ._rows import key_data, without_keys
+from ._store._folder import begun, check_mode
 from ._store._session import Session
-from ._writer import Block, Run
+from ._writer import Run
 
 
 def save(
@@ -23,7 +28,9 @@ def save(
 ) -> None:
     """Save logs to a store, as a session of their own.
 
-    Rows that were not really logged are left out, as by `logs.compact()`.
+    Rows that were not really logged are left out, as by `logs.compact()`. Under `jit` this
+    is done while the program runs, and `lox.barrier` waits for it. Under `vmap` each
+    example is a run; without a key, its index is its key.
 
     Args:
         logs: The logs.
@@ -38,49 +45,61 @@ def save(
         >>> lox.load(folder)
         {'loss': 0.5}
     """
-    rows = (logs if isinstance(logs, logdict) else logdict(logs)).rows()
-    found = blocks(to_numpy(rows, "save"), 0, impls(rows))
-    save_blocks(found, path, mode=mode, key=key_words(key), keys=tuple(rows))
+    rows = loggable(logs).rows()
+    plain = {own: without_keys(of) for own, of in rows.items()}
+    impls = tuple((own, impls_of(of.value)) for own, of in rows.items())
+    check_mode(mode)
+    saving = Saving(os.fspath(path), mode, tuple(rows), impls)
+    record = Record((logdict.of(plain), key_words(key)), {}, keys=tuple(rows))
+    if any(isinstance(x, Tracer) for x in jax.tree.leaves(record)):
+        courier.start()
+        emit([record], saving, last_token())
+    else:
+        saving.save(jax.tree.map(np.asarray, record))
 
 
-def save_blocks(
-    found: Sequence[Block],
-    path: str | os.PathLike,
-    *,
-    mode: str,
-    key: tuple[int, ...],
-    keys: tuple[str, ...],
-) -> None:
-    """Save the rows of one run, whose id is 0, as a session.
+@dataclasses.dataclass(frozen=True)
+class Saving:
+    """Saves what arrives on the host.
 
-    Args:
-        found: The rows.
+    Attributes:
         path: The folder of the store.
         mode: As for `save`.
-        key: The data of the run's PRNG key.
-        keys: All keys of the logs, in their order.
+        keys: All keys, in their order.
+        impls: By key, which leaves of the value hold data of typed PRNG keys.
     """
-    name = "-".join(f"{word:08x}" for word in key) or "saved"
-    run = Run(0, name, key, {}, time.time(), name, jax.process_index())
-    session = Session(begun(path, mode, run.process))
-    session.open(run, keys)
-    session.append(found)
-    session.end()
+
+    path: str
+    mode: str
+    keys: tuple[str, ...]
+    impls: tuple[tuple[str, Impls], ...]
+
+    def __call__(self, parcel: Parcel) -> None:
+        courier.send(self, self._take, parcel)
+
+    def __str__(self) -> str:
+        return "`lox.save`"
+
+    def _take(self, parcel: Parcel) -> None:
+        for record in parcel.records():
+            self.save(record)
+
+    def save(self, record: Record) -> None:
+        """Save the logs of each example that logged, a run each, as one session."""
+        (logs, words), axes, process = record.values, len(record.batch), jax.process_index()
+        index = np.moveaxis(np.indices(record.batch, np.int64), 0, -1)
+        rows, words, index = by_lane((logs.rows(), words, index), axes, record.valid)
+        session = Session(begun(self.path, self.mode, process))
+        for i, data in enumerate(words if words.shape[1] else index):
+            key = tuple(data.tolist())
+            name = "-".join(map(str, key)) or "saved"
+            session.open(Run(i, name, key, {}, time.time(), name, process), self.keys)
+        session.append(blocks(rows, np.arange(len(words)), dict(self.impls)))
+        session.end()
 
 
-def impls(logs: Mapping[str, Rows]) -> dict[str, Impls]:
-    """By key, which leaves of the value are typed PRNG keys, and of which kind."""
-    return {key: tuple(_impls(rows.value)) for key, rows in logs.items()}
-
-
-def key_words(key: Any) -> tuple[int, ...]:
+def key_words(key: Any) -> Any:
     """The data of a PRNG key, typed or not. None has none."""
-    data = () if key is None else np.asarray(key_data(key))
-    return tuple(np.reshape(data, -1).tolist())
-
-
-def _impls(value: Any) -> Iterable[tuple[int, str]]:
-    for i, leaf in enumerate(jax.tree.leaves(value)):
-        dtype = getattr(leaf, "dtype", None)
-        if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
-            yield i, str(jax.random.key_impl(leaf))
+    data = () if key is None else key_data(key)
+    data = data if isinstance(data, jax.Array) else np.asarray(data)
+    return data.reshape(-1).astype(np.uint32)

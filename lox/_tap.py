@@ -138,6 +138,9 @@ class Listener:
     callback: Callable[[logdict], Any]
     prefix: str
 
+    def __str__(self) -> str:
+        return "The callback of `lox.tap`"
+
     def told(self, jaxpr: Any, interval: int | None) -> Callable[[Parcel], None]:
         return self
 

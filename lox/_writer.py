@@ -152,16 +152,18 @@ class Batch(Sequence[Block]):
             for i, number in enumerate(block.order.tolist())
         ]
         rows: list[Row] = []
-        latest: dict[tuple, int] = {}
+        # By step and by key, the number of the row where something was last put.
+        steps_at: dict[tuple, int] = {}
+        keys_at: dict[tuple[int, str], int] = {}
         for _, b, i in sorted(order):
             run, steps, values = self[b].at(i)
             place = run, *((name, step.tobytes()) for name, step in steps.items())
-            at = latest.get(place, -1) if steps else -1
-            if at < 0 or any(latest.get((run, None, key), -1) >= at for key in values):
-                at = latest[place] = len(rows)
+            at = steps_at.get(place, -1) if steps else -1
+            if at < 0 or any(keys_at.get((run, key), -1) >= at for key in values):
+                at = steps_at[place] = len(rows)
                 rows.append(Row(run, steps, {}))
             rows[at].values.update(values)
-            latest.update(dict.fromkeys(((run, None, key) for key in values), at))
+            keys_at.update(((run, key), at) for key in values)
         return iter(rows)
 
 

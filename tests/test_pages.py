@@ -237,3 +237,37 @@ def test_nolog(capsys):
     assert lox.nolog(f)(1.0) == jax.jit(lox.nolog(f))(1.0) == 2
     jax.effects_barrier()
     assert capsys.readouterr().out == ""
+
+
+def test_loggers(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def f(xs):
+        lox.log({"xs": xs})
+
+        def step(carry, x):
+            carry += x
+            lox.log({"carry": carry})
+            return carry, x
+
+        y, _ = jax.lax.scan(step, 0, xs)
+        return y
+
+    xs, key = jnp.arange(3), jax.random.key(0)
+    logger = lox.loggers.SaveLogger("./.lox/")
+    logger_state = logger.init(key)
+    assert logger.spool(f, logger_state)(xs) == 3
+
+    console_logger = lox.loggers.ConsoleLogger()
+    save_logger = lox.loggers.SaveLogger("./.lox/")
+    multi_logger = lox.loggers.MultiLogger(console_logger, save_logger)
+    multi_logger_state = multi_logger.init(key)
+    assert multi_logger.tap(f, multi_logger_state)(xs) == 3
+
+    logger.finish(logger_state)
+    multi_logger.finish(multi_logger_state)
+    assert len(lox.runs("./.lox/")) == 2
+    logs = lox.load("./.lox/", key=key)
+    assert list(logs["xs"]) == [0, 1, 2]
+    assert list(logs["carry"]) == [0, 1, 3]
+    assert "carry 3" in capsys.readouterr().err

@@ -299,3 +299,63 @@ def test_runs_say_what_they_are(tmp_path):
     text = repr(found)
     assert text.startswith("<run run-5: 3 rows of x, y, key=(5,), started 2001-09-0")
     assert "'lr': 0.1" in text
+
+
+# Under transformations ----------------------------------------------------------------
+
+
+def test_save_under_jit(tmp_path):
+    @jax.jit
+    def f(x):
+        _, logs = lox.spool(scanned)(x)
+        lox.save(logs, tmp_path, key=jax.random.key(3))
+        return x
+
+    def scanned(x):
+        def step(c, i):
+            lox.log({"c": c, "key": jax.random.fold_in(jax.random.key(0), i)}, step=i)
+            jax.lax.cond(i > 1, lambda: lox.log({"late": i}) and None, lambda: None)
+            return 2 * c, None
+
+        jax.lax.scan(step, x, jnp.arange(4))
+
+    for x in (1.0, 3.0):
+        f(x)
+    lox.barrier()
+
+    logs = lox.load(tmp_path, key=jax.random.key(3))
+    assert len(lox.runs(tmp_path)) == 2
+    assert list(logs) == ["c", "key", "late"]
+    np.testing.assert_array_equal(logs["c"], [3, 6, 12, 24])
+    np.testing.assert_array_equal(logs.step["c"], range(4))
+    np.testing.assert_array_equal(logs["late"], [2, 3])
+    expected = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(jnp.arange(4))
+    assert (logs["key"] == expected).all()
+
+
+def test_save_under_vmap_makes_a_run_of_each_example(tmp_path):
+    keys = jax.random.split(jax.random.key(0), 3)
+
+    def f(key, x):
+        lox.save({"x": x}, tmp_path / "keys", key=key)
+        jax.lax.cond(x > 0, lambda: lox.save({"y": x}, tmp_path / "none"), lambda: None)
+
+    for wrap in (jax.jit, lambda fun: fun):
+        wrap(jax.vmap(f))(keys, jnp.arange(3.0))
+        lox.barrier()
+
+        assert [lox.load(tmp_path / "keys", key=key)["x"] for key in keys] == [0, 1, 2]
+        np.testing.assert_array_equal(lox.load(tmp_path / "none")["y"], [1, 2])
+    assert [run.key for run in lox.runs(tmp_path / "none")] == [(1,), (2,)] * 2
+
+
+def test_a_failure_of_save_under_jit_is_raised_by_the_barrier(tmp_path):
+    (tmp_path / "file").write_text("")
+    f = jax.jit(lambda x: lox.save({"x": x}, tmp_path / "file" / "s"))
+    f(1.0)
+    with pytest.raises(RuntimeError, match=r"`lox\.save` raised NotADirectoryError"):
+        lox.barrier()
+    with pytest.raises(ValueError, match="`mode` is 'q'"):
+        jax.jit(lambda x: lox.save({"x": x}, tmp_path, mode="q"))(1.0)
+    with pytest.raises(TypeError, match="The value of 'x' is or holds `None`"):
+        lox.save({"x": None}, tmp_path)

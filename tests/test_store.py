@@ -548,7 +548,10 @@ def test_a_batch_that_cannot_be_written_is_kept_whole(small_disk, monkeypatch):
     path, more = small_disk
     writer = SaveWriter(path / "store")
     writer.open(run(0))
-    many = [block(np.arange(i, i + 50), split=i % 100 == 50) for i in range(0, 4000, 50)]
+    many = [
+        block(np.arange(i, i + 50), split=i % 100 == 50).later(i)
+        for i in range(0, 4000, 50)
+    ]
 
     with pytest.raises(OSError, match=r"No space|too large"):
         writer.write(Batch(many))

@@ -22,8 +22,7 @@ def begun(path: str | os.PathLike, mode: str, process: int = 0) -> pathlib.Path:
         process: The number of this process.
     """
     folder = pathlib.Path(path)
-    if mode not in ("a", "w", "x"):
-        raise ValueError(f'`mode` is {mode!r}; it is "a" (add), "w" (write anew) or "x".')
+    check_mode(mode)
     if mode == "x" and (folder / MARKER).exists():
         raise FileExistsError(
             f"There is a store in {str(path)!r} already, and `mode` is 'x'. Use another "
@@ -42,6 +41,11 @@ def begun(path: str | os.PathLike, mode: str, process: int = 0) -> pathlib.Path:
             f"({error.filename!r}). Give a folder that can be written to, or made."
         ) from error
     return session
+
+
+def check_mode(mode: str) -> None:
+    if mode not in ("a", "w", "x"):
+        raise ValueError(f'`mode` is {mode!r}; it is "a" (add), "w" (write anew) or "x".')
 
 
 def existing(path: str | os.PathLike) -> pathlib.Path:

@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from lox import _compat
 from lox._emit import emit, emit_effect, emit_p, last_token
-from lox._log import check_function, checked, strong
+from lox._log import check_function, loggable
 from lox._logdict import logdict
 from lox._options import check_prefix
 from lox._parcel import Parcel
@@ -129,9 +129,7 @@ class BaseLogger:
     def log(self, state: LoggerState, logs: logdict | Mapping[str, Any]) -> None:
         """Write logs that are already there."""
         self._check(state)
-        values = checked(logs)
-        given = logs if isinstance(logs, logdict) else logdict(values)
-        rows = jax.tree.map(ft.partial(strong, "A value"), given).rows()
+        rows = loggable(logs).rows()
         if rows:
             plain = {key: without_keys(own) for key, own in rows.items()}
             _send(Sink(self._desk).of(rows), logdict.of(plain), state)

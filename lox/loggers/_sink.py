@@ -6,12 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from lox import _compat
-from lox._blocks import Impls, blocks
+from lox._blocks import Impls, blocks, by_lane, impls_of
 from lox._interpret import records_in
 from lox._log import log_effect, log_p
 from lox._parcel import Contents, Parcel, stacked
@@ -75,32 +73,13 @@ class Site:
 
     def _blocks(self, record: Record, order: np.ndarray) -> list[Block]:
         (logs, run), sink = record.values, self.sink
-        valid = slice(None) if record.valid is None else record.valid.reshape(-1)
-        axes = run.ndim
-
-        def lined_up(x: np.ndarray) -> np.ndarray:
-            # (parcels, *batch, ...) -> (lanes, ...), those that logged
-            return x.reshape(run.size, *x.shape[axes:])[valid]
-
-        rows = {
-            sink.prefix + key: jax.tree.map(lined_up, own)
-            for key, own in logs.rows().items()
-        }
+        order = order.reshape(-1, *(1 for _ in record.batch)) + np.zeros_like(run)
+        rows, run, order = by_lane((logs.rows(), run, order), run.ndim, record.valid)
+        rows = {sink.prefix + key: own for key, own in rows.items()}
         impls = {sink.prefix + key: own for key, own in sink.impls}
         number = max((n for key, n in sink.expected if key in logs), default=math.inf)
         expected = None if number == math.inf else int(number)
-        order = order.repeat(math.prod(record.batch))
-        return blocks(rows, lined_up(run), impls, expected, order[valid])
-
-
-def impls_of(value: Any) -> Impls:
-    """Which leaves of a value are typed PRNG keys, and of which implementation."""
-    dtypes = [getattr(leaf, "aval", leaf).dtype for leaf in jax.tree.leaves(value)]
-    return tuple(
-        (i, _compat.key_name(dtype))
-        for i, dtype in enumerate(dtypes)
-        if jnp.issubdtype(dtype, jax.dtypes.prng_key)
-    )
+        return blocks(rows, run, impls, expected, order)
 
 
 def _rows_in(program: Any) -> Counter[str]:

@@ -174,14 +174,13 @@ class TensorBoardWriter:
 
 
 def _new_folder(parent: Path, name: str) -> Path:
-    for i in it.count(1):
-        folder = parent / (name if i == 1 else f"{name}-{i}")
+    folder, number = parent / name, it.count(2)
+    while True:
         try:
             folder.mkdir(parents=True)
+            return folder
         except FileExistsError:
-            continue
-        return folder
-    raise AssertionError
+            folder = parent / f"{name}-{next(number)}"
 
 
 def _shown(value: Any) -> Any:
