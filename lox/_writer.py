@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools as ft
+import itertools as it
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -105,11 +106,6 @@ class Block:
         runs = np.array([ids[id] for id in self.runs.tolist()], np.int32)
         return dataclasses.replace(self, runs=runs)
 
-    def at(self, i: int) -> "Row":
-        """One of its rows."""
-        steps = {name: step[i] for name, step in self.steps.items()}
-        return Row(int(self.runs[i]), steps, dict(_logged(self, i)))
-
     @property
     def nbytes(self) -> int:
         trees = self.steps, self.values, self.valid, self.masks
@@ -146,25 +142,31 @@ class Batch(Sequence[Block]):
         that each key keeps its order, and for rows without steps. If only some examples of
         a `vmap` logged, the others are masked.
         """
-        order = [
-            (number, b, i)
-            for b, block in enumerate(self)
-            for i, number in enumerate(block.order.tolist())
-        ]
         rows: list[Row] = []
         # By step and by key, the number of the row where something was last put.
         steps_at: dict[tuple, int] = {}
-        keys_at: dict[tuple[int, str], int] = {}
-        for _, b, i in sorted(order):
-            run, steps, values = self[b].at(i)
+        keys_at: dict[int, dict[str, int]] = {}
+        for block, i, run in self._in_order():
+            steps = {name: step[i] for name, step in block.steps.items()}
+            values = dict(_logged(block, i))
             place = run, *((name, step.tobytes()) for name, step in steps.items())
             at = steps_at.get(place, -1) if steps else -1
-            if at < 0 or any(keys_at.get((run, key), -1) >= at for key in values):
+            latest = keys_at.setdefault(run, {})
+            if at <= max(map(latest.get, values, it.repeat(-1)), default=-1):
                 at = steps_at[place] = len(rows)
                 rows.append(Row(run, steps, {}))
             rows[at].values.update(values)
-            keys_at.update(((run, key), at) for key in values)
+            latest.update(dict.fromkeys(values, at))
         return iter(rows)
+
+    def _in_order(self) -> Iterator[tuple[Block, int, int]]:
+        """The block, the number in it, and the run of each row."""
+        each = [
+            (block, i, run) for block in self for i, run in enumerate(block.runs.tolist())
+        ]
+        orders = [block.order for block in self]
+        order = np.argsort(np.concatenate(orders), kind="stable") if orders else ()
+        return (each[i] for i in order)
 
 
 class Writer(Protocol):

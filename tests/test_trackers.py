@@ -17,7 +17,7 @@ from tracked import counted, expected, rowwise, training
 
 import lox
 from lox import loggers
-from lox.loggers._tracker import title
+from lox.loggers._tracker import histograms, title
 
 pytestmark = pytest.mark.usefixtures("offline")
 
@@ -230,9 +230,11 @@ def test_tensorboard_has_what_is_odd(tmp_path):
     def shown(x):
         odd(x)
         lox.log({"image": image, "grays": gray, "text": np.array([104, 105, 0], np.uint8)})
+        lox.log({"plate": gray[0, :, :3], "flat": gray[0, 0]})
         lox.log({"empty": jnp.zeros(0)}, step=x)
 
-    logged(loggers.TensorBoardLogger(tmp_path, images=["grays"], texts=["text"]), shown)
+    images = ["grays", "plate", "flat"]
+    logged(loggers.TensorBoardLogger(tmp_path, images=images, texts=["text"]), shown)
 
     run = tracked.tensorboard_run(tmp_path / NAMES[0])
     scalars = {tag: [e.value for e in run.Scalars(tag)] for tag in run.Tags()["scalars"]}
@@ -253,6 +255,8 @@ def test_tensorboard_has_what_is_odd(tmp_path):
     assert np.array_equal(pixels(run.Images("image")[0]), image)
     first = pixels(run.Images("grays/0")[0])
     assert first.tolist() == np.round(255 * gray[0]).tolist()
+    assert pixels(run.Images("plate")[0]).shape == (2, 3)
+    assert run.Histograms("flat")[0].histogram_value.num == 5
     (text,) = run.Tensors("text")
     assert text.tensor_proto.string_val == [b"hi"]
 
@@ -564,6 +568,14 @@ def test_runs_that_nobody_finishes_are_whole_at_exit(tmp_path):
         assert found.keys() == names
         for own in found.values():
             assert [(row["i"], row["step"]) for row in own] == [(i, i) for i in range(200)]
+
+
+def test_numbers_that_are_close_or_far_apart_have_a_histogram():
+    close = 1e17 + 16 * np.arange(2.0)
+    far = np.array([-1.7e308, 1.7e308])
+    found = histograms({"close": np.repeat(close, 40), "far": far})
+    assert [counts.sum() for counts, _ in found.values()] == [80, 2]
+    assert all(np.isfinite(edges[[0, -1]]).all() for _, edges in found.values())
 
 
 def test_each_process_has_a_name():

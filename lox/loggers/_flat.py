@@ -26,8 +26,12 @@ class Flat(NamedTuple):
 
     @property
     def axis(self) -> str | None:
-        """The step to plot against: the one called `step`, or the first."""
-        return "step" if "step" in self.steps else next(iter(self.steps), None)
+        """What the step to plot against is called among the values.
+
+        That is the step called `step`, or the first.
+        """
+        names = dict(zip(self.steps, self.all_steps, strict=True))
+        return names.get("step", next(iter(names.values()), None))
 
     @property
     def place(self) -> int | None:
@@ -38,8 +42,9 @@ class Flat(NamedTuple):
     @property
     def beside(self) -> dict[str, int | float]:
         """The steps as values beside the others, without `step` where it is the place."""
-        every = self.steps.items()
-        return self._named({k: x for k, x in every if k != "step" or x != self.place})
+        is_place = isinstance(self.steps.get("step"), int)
+        skipped = "step" if is_place else None
+        return self._named({k: x for k, x in self.steps.items() if k != skipped})
 
     @property
     def all_steps(self) -> dict[str, int | float]:
@@ -61,7 +66,7 @@ def flat(batch: Batch) -> Iterator[Flat]:
     - Values with axes from `vmap`: an array of those examples that logged.
     - Steps that are arrays, one for each example: values under the name of the step.
 
-    A name that is taken already in the row gets an underscore.
+    A name of a leaf or step that is taken already in the row gets an underscore.
     """
     rows = Batch([_flat_block(block) for block in batch]).rows()
     return (_sorted_out(row) for row in rows if row.values)
@@ -83,8 +88,10 @@ def _flat_block(block: Block) -> Block:
         values[name] = array
         valid.update({} if mask is None else {name: mask})
 
-    for key, tree in block.values.items():
-        typed = dict(block.forms[key].keys)
+    # Keys that are not trees come first: they keep their names.
+    is_tree = {key: not isinstance(tree, np.ndarray) for key, tree in block.values.items()}
+    for key in sorted(block.values, key=is_tree.__getitem__):
+        tree, typed = block.values[key], dict(block.forms[key].keys)
         for i, (name, array) in enumerate(leaves(tree, key)):
             parts = _words(name, array) if i in typed else _parts(name, array)
             for part, own in parts.items():

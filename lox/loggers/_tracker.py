@@ -48,14 +48,22 @@ def parameters(config: Any, name: str = "") -> dict[str, Any]:
 
 def histograms(arrays: Mapping[str, np.ndarray]) -> dict[str, Histogram]:
     """For each array, how many finite elements are in each bin, and the bins' edges."""
-    finite = {key: _finite(array) for key, array in arrays.items()}
-    return {key: np.histogram(x, bins=min(64, x.size or 1)) for key, x in finite.items()}
+    return {key: _histogram(_finite(array)) for key, array in arrays.items()}
 
 
 def outside(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
     """How many elements no histogram has, `key/nonfinite`, where there are any."""
     number = {key: int(x.size - _finite(x).size) for key, x in arrays.items()}
     return {f"{key}/nonfinite": n for key, n in number.items() if n}
+
+
+def _histogram(x: np.ndarray) -> Histogram:
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.histogram(x, bins=min(64, x.size or 1))
+    except ValueError:
+        # The numbers are too close for bins between them, or too far apart.
+        return np.array([x.size]), np.array([x.min(), x.max()])
 
 
 def _finite(array: np.ndarray) -> np.ndarray:

@@ -59,7 +59,7 @@ class WandbWriter:
         self._wandb = imported("wandb", "WandbLogger", "wandb")
         self._options = init_kwargs
         self._runs: dict[int, Any] = {}
-        self._axes: dict[int, dict[str, str]] = {}
+        self._defined: dict[int, set[str]] = {}
 
     def open(self, run: Run) -> None:
         names = {"name": title(run, self._options.get("name"))}
@@ -75,7 +75,7 @@ class WandbWriter:
                 "settings": self._settings(),
             }
         )
-        self._axes[run.id] = {}
+        self._defined[run.id] = set()
 
     def write(self, batch: Batch) -> None:
         for row in flat(batch):
@@ -89,7 +89,7 @@ class WandbWriter:
         """There is nothing to do: wandb has a process of its own, which writes."""
 
     def close(self, run: Run) -> None:
-        del self._axes[run.id]
+        del self._defined[run.id]
         self._runs.pop(run.id).finish()
 
     def _settings(self) -> Any:
@@ -100,13 +100,13 @@ class WandbWriter:
 
     def _define(self, row: Flat) -> None:
         """Say against what the keys of a row are plotted, if it is not known yet."""
-        axes = self._axes[row.run]
         if row.axis is None:
             return
-        for key in (*row.numbers, *row.arrays):
-            if key not in axes and "*" not in key and key != row.axis:
-                axes[key] = row.axis
-                self._runs[row.run].define_metric(_name(key), step_metric=_name(row.axis))
+        # A star would mean all keys that begin so.
+        keys = {key for key in (*row.numbers, *row.arrays) if "*" not in key}
+        for key in keys - self._defined[row.run]:
+            self._runs[row.run].define_metric(_name(key), step_metric=_name(row.axis))
+        self._defined[row.run] |= keys
 
 
 def _name(key: str) -> str:
