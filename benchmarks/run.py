@@ -17,10 +17,11 @@ import silent
 import stored
 import streamed
 import tracing
+import tracked
 from _measure import table
 
 README = pathlib.Path(__file__).with_name("README.md")
-MODULES = [silent, collected, reduced, streamed, logged, stored, calls, tracing]
+MODULES = [silent, collected, reduced, streamed, logged, stored, tracked, calls, tracing]
 START, END = "<!-- figures -->", "<!-- end of figures -->"
 
 

@@ -46,7 +46,7 @@ def export(path: str | os.PathLike, to: BaseLogger | Writer, *, key: Any = None)
         0.5
     """
     writers = to._desk.writers if isinstance(to, BaseLogger) else [_checked(to)]
-    words = None if key is None else key_words(key)
+    words = None if key is None else tuple(key_words(key).tolist())
     found = [_recorded(now, words) for now in snapshots(existing(path))]
     if not any(runs for runs, _ in found):
         what = "runs yet" if key is None else f"run with the key {words}: see `lox.runs`"

@@ -307,6 +307,8 @@ def test_mlflow_has_what_is_odd(mlflow_uri):
     def larger(x):
         odd(x)
         lox.log({"large": jnp.arange(100.0), "no (such) name": 1, "no [such] name": 2})
+        for zero in (0.0, -0.0, jnp.nan, jnp.nan):
+            lox.log({"zero": zero}, step=0)
 
     logger = loggers.MLflowLogger("odd", tracking_uri=mlflow_uri, tags={"by": "lox"})
     state = logger.init(KEYS[0])
@@ -318,11 +320,15 @@ def test_mlflow_has_what_is_odd(mlflow_uri):
     points = tracked.mlflow_points(mlflow_uri, run)
     values = {key: [value for _, value in own] for key, own in points.items()}
     assert all(map(math.isnan, values.pop("nan") + values.pop("vector/2")))
+    assert sorted(map(str, values.pop("zero"))) in (
+        ["-0.0", "0.0", "nan", "nan"],
+        ["0.0", "0.0", "nan", "nan"],
+    )
     assert values == {
         "inf": [sys.float_info.max], "key/0": [0], "key/1": [7], "half": [0.5, 1],
         "vector/0": [1], "vector/1": [2], "vector/3": [4],
         "epoch": [1], "time": [1], "epoch_": [3], "a/b": [1], "a/b_": [2],
-        "lane/0": [1], "lane/1": [2], "number/0": [10], "number/1": [20],
+        "lane/1": [1], "lane/2": [2], "number/1": [10], "number/2": [20],
         "large/mean": [49.5], "large/std": [pytest.approx(28.866, abs=1e-3)],
         "large/min": [0], "large/max": [99], "no _such_ name": [1], "no _such_ name_": [2],
     }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ._flat import Flat
-from ._tracker import Histogram, histograms, imported, outside
+from ._tracker import Histogram, finite, histograms, imported, outside
 
 PARTS = {
     "events": "tensorboard.compat.proto.event_pb2",
@@ -84,17 +84,17 @@ class Events:
     def _is_image(self, key: str, array: np.ndarray) -> bool:
         looks_so = array.dtype == np.uint8 and array.ndim == 3 and _has_channels(array)
         asked = key in self._images and array.ndim >= 2
-        return bool(array.size) and (looks_so or asked)
+        whole = array.size > 0 and not np.ma.is_masked(array)
+        return whole and (looks_so or asked)
 
     def _histogram(self, array: np.ndarray, histogram: Histogram) -> Any:
-        counts, edges = histogram
-        finite = array[np.isfinite(array)].astype(np.float64)
+        (counts, edges), x = histogram, finite(array)
         return self._board["summaries"].HistogramProto(
-            min=finite.min(initial=edges[-1]),
-            max=finite.max(initial=edges[0]),
-            num=finite.size,
-            sum=finite.sum(),
-            sum_squares=(finite**2).sum(),
+            min=x.min(initial=edges[-1]),
+            max=x.max(initial=edges[0]),
+            num=x.size,
+            sum=x.sum(),
+            sum_squares=(x**2).sum(),
             bucket_limit=edges[1:].tolist(),
             bucket=counts.tolist(),
         )

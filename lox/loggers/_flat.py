@@ -16,7 +16,7 @@ class Flat(NamedTuple):
         run: The id of the run.
         steps: The steps that are one number.
         numbers: The values that are one number.
-        arrays: The others.
+        arrays: The others. Masked arrays, where only some examples logged.
     """
 
     run: int
@@ -63,7 +63,7 @@ def flat(batch: Batch) -> Iterator[Flat]:
     - Complex values: `key/real` and `key/imag`.
     - Typed PRNG keys: the words of their data, `key/0`, `key/1`, ...
     - Bools: 0 and 1.
-    - Values with axes from `vmap`: an array of those examples that logged.
+    - Values with axes from `vmap`: arrays, with examples that did not log masked.
     - Steps that are arrays, one for each example: values under the name of the step.
 
     A name of a leaf or step that is taken already in the row gets an underscore.
@@ -113,12 +113,8 @@ def _mask_of_step(block: Block, name: str) -> np.ndarray | None:
 def _sorted_out(row: Row) -> Flat:
     numbers = {key: x.item() for key, x in row.values.items() if not np.ndim(x)}
     arrays = {key: x for key, x in row.values.items() if np.ndim(x)}
-    logged = {
-        key: x.compressed() if isinstance(x, np.ma.MaskedArray) else x
-        for key, x in arrays.items()
-    }
     steps = {name: step.item() for name, step in row.steps.items()}
-    return Flat(row.run, steps, numbers, logged)
+    return Flat(row.run, steps, numbers, arrays)
 
 
 def _parts(name: str, array: np.ndarray) -> dict[str, np.ndarray]:

@@ -1,5 +1,6 @@
 """Runs in MLflow."""
 
+import math
 import re
 import time
 from collections import Counter
@@ -28,7 +29,8 @@ class MLflowLogger(Logger):
     called `step`, or else the first one that is an integer, or else at the number of the
     row among those of the key. All steps but `step` are metrics, too. MLflow has nothing
     for arrays: up to 64 elements are metrics `key/0`, `key/1`, ..., of larger ones there
-    are `key/mean`, `key/std`, `key/min` and `key/max`. Trees are `key/path`, complex values
+    are `key/mean`, `key/std`, `key/min` and `key/max`, without examples that did not log.
+    Trees are `key/path`, complex values
     `key/real` and `key/imag`, typed PRNG keys `key/0`, `key/1`, ... Characters that MLflow
     has not in names are underscores. Its databases hold infinities as the largest floats.
 
@@ -89,7 +91,7 @@ class MLflowWriter:
             tags={"group": run.group, **self._tags},
         )
         self._runs[run.id], self._counts[run.id] = opened.info.run_id, Counter()
-        entries = parameters(run.config).items() if run.config else ()
+        entries = parameters(run.config).items()
         params = [self._param(self._name(name), str(value)) for name, value in entries]
         for some in _chunks(params, PARAMETERS):
             self._client.log_batch(opened.info.run_id, params=some)
@@ -134,7 +136,7 @@ class MLflowWriter:
         seen: Counter[tuple] = Counter()
         metrics = []
         for name, number, step in points:
-            place = name, repr(number), step
+            place = name, step, None if math.isnan(number) else number
             metrics.append(self._metric(name, number, start + seen[place], step))
             seen[place] += 1
         self._latest = start + max(seen.values(), default=1) - 1
@@ -150,7 +152,9 @@ class MLflowWriter:
 
 def _elements(key: str, array: np.ndarray) -> dict[str, float]:
     if array.size <= ELEMENTS:
-        return {f"{key}/{i}": x for i, x in enumerate(array.reshape(-1).tolist())}
+        # What is masked is None there.
+        each = {f"{key}/{i}": x for i, x in enumerate(array.reshape(-1).tolist())}
+        return {name: x for name, x in each.items() if x is not None}
     kinds = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
     return {f"{key}/{name}": float(f(array)) for name, f in kinds.items()}
 

@@ -48,13 +48,19 @@ def parameters(config: Any, name: str = "") -> dict[str, Any]:
 
 def histograms(arrays: Mapping[str, np.ndarray]) -> dict[str, Histogram]:
     """For each array, how many finite elements are in each bin, and the bins' edges."""
-    return {key: _histogram(_finite(array)) for key, array in arrays.items()}
+    return {key: _histogram(finite(array)) for key, array in arrays.items()}
 
 
 def outside(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
     """How many elements no histogram has, `key/nonfinite`, where there are any."""
-    number = {key: int(x.size - _finite(x).size) for key, x in arrays.items()}
+    number = {key: int(np.ma.count(x)) - finite(x).size for key, x in arrays.items()}
     return {f"{key}/nonfinite": n for key, n in number.items() if n}
+
+
+def finite(array: np.ndarray) -> np.ndarray:
+    """The elements that are finite and not masked."""
+    there = np.ma.compressed(array).astype(np.float64)
+    return there[np.isfinite(there)]
 
 
 def _histogram(x: np.ndarray) -> Histogram:
@@ -64,8 +70,3 @@ def _histogram(x: np.ndarray) -> Histogram:
     except ValueError:
         # The numbers are too close for bins between them, or too far apart.
         return np.array([x.size]), np.array([x.min(), x.max()])
-
-
-def _finite(array: np.ndarray) -> np.ndarray:
-    flat = np.asarray(array).reshape(-1)
-    return flat[np.isfinite(flat)].astype(np.float64)
