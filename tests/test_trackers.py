@@ -335,10 +335,17 @@ def test_mlflow_has_what_is_odd(mlflow_uri):
     assert points["time"] == [(3, 1)]
 
 
+@in_one_worker["mlflow"]
+def test_mlflow_without_its_server_raises_in_init(monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    logger = loggers.MLflowLogger(tracking_uri="http://127.0.0.1:9")
+    with pytest.raises(Exception, match=r"(?i)connection"):
+        logger.init(KEYS[0])
+
+
 @pytest.fixture(scope="module")
 def mlflow_uri(tmp_path_factory):
     """A database, which takes a while to set up."""
-    pytest.importorskip("mlflow")
     return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
 
 
@@ -404,7 +411,6 @@ def test_trackio_has_what_is_odd(offline):
 @in_one_worker["neptune"]
 @pytest.mark.parametrize("way", ["tap", "spool"])
 def test_neptune_has_every_row_of_every_seed(way, tmp_path):
-    pytest.importorskip("neptune_scale")
     trained(loggers.NeptuneLogger(log_directory=tmp_path, config=CONFIG), way)
 
     runs = tracked.neptune_runs(tmp_path)
@@ -420,7 +426,6 @@ def test_neptune_has_every_row_of_every_seed(way, tmp_path):
 
 @in_one_worker["neptune"]
 def test_neptune_has_what_is_odd(tmp_path):
-    pytest.importorskip("neptune_scale")
     logged(loggers.NeptuneLogger(log_directory=tmp_path))
 
     (run,) = tracked.neptune_runs(tmp_path).values()
@@ -450,7 +455,6 @@ def test_neptune_has_what_is_odd(tmp_path):
 
 @in_one_worker["neptune"]
 def test_neptune_functions_under_jit_and_vmap(tmp_path):
-    pytest.importorskip("neptune_scale")
 
     @jax.jit
     @jax.vmap

@@ -16,11 +16,11 @@ from ._tracker import histograms, imported, outside, parameters, title
 class NeptuneLogger(Logger):
     """Writes runs with Neptune's client, one for each seed.
 
-    Neptune's hosted service ended on 5 March 2026, and its data was deleted. There is no
-    server to send runs to any more, unless you have one of your own; the client still
-    writes them to files, which is what this logger does by default (`mode="offline"`).
-    Each run is a folder with a database in `.neptune`, or in `log_directory`. For anything
-    new, take another tracker.
+    Neptune's hosted service ended on 5 March 2026. There is no server to send runs to any
+    more, unless you have one of your own (`mode="async"`); the client still writes them to
+    files, which is what this logger does by default (`mode="offline"`). Each run is a
+    folder with a database in `.neptune`, or in `log_directory`, which nothing but Neptune's
+    client reads. For anything new, take another tracker.
 
     Neptune wants steps that increase: each row is at its number among those of the run, and
     its steps are series beside the others. The runs of one `init` have the same group,

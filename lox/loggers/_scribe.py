@@ -75,7 +75,7 @@ class Scribe:
     def flush(self, until: float = float("inf")) -> None:
         """Flush what is due until then. For calls on the thread itself."""
         for what in [what for what, due in self._due.items() if due <= until]:
-            del self._due[what]
+            self._due.pop(what, None)
             what.flush()
 
     def start(self) -> None:
