@@ -131,6 +131,14 @@ def test_wandb_has_what_is_odd(tmp_path):
 
 
 @in_one_worker["wandb"]
+def test_wandb_lists_what_is_installed_once(tmp_path):
+    with loggers.WandbLogger(dir=str(tmp_path)) as logger:
+        jax.vmap(logger.init)(KEYS[:3])
+    tracked.wandb_runs(tmp_path)
+    assert len(list(tmp_path.glob("wandb/offline-run-*/files/requirements.txt"))) == 1
+
+
+@in_one_worker["wandb"]
 def test_wandb_settings_of_the_user_win(tmp_path):
     import wandb
 

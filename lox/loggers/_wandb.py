@@ -96,7 +96,9 @@ class WandbWriter:
         given = self._options.get("settings") or {}
         if not isinstance(given, Mapping):
             given = {name: getattr(given, name) for name in given.model_fields_set}
-        return self._wandb.Settings(**{**CHEAP, **given})
+        # To list what is installed takes wandb long, and one of the runs will do.
+        first = {"x_save_requirements": not self._runs}
+        return self._wandb.Settings(**{**CHEAP, **first, **given})
 
     def _define(self, row: Flat) -> None:
         """Say against what the keys of a row are plotted, if it is not known yet."""
