@@ -9,7 +9,9 @@ X = np.arange(3.0)
 
 
 def rows(*blocks):
-    return [(row.run, row.steps, row.values) for row in Batch(blocks).rows()]
+    """The rows of blocks that came one after the other."""
+    batch = Batch([block.later(i) for i, block in enumerate(blocks)])
+    return [(row.run, row.steps, row.values) for row in batch.rows()]
 
 
 def test_rows_of_one_step_are_one_row():
