@@ -50,14 +50,15 @@ def blocks(
     return [_block(parts, expected) for each in joined for parts in each]
 
 
-def by_lane(tree: Any, axes: int, valid: np.ndarray | None) -> Any:
+def by_lane(tree: Mapping[str, Any], axes: int, valid: np.ndarray | None) -> dict[str, Any]:
     """The arrays with one axis in place of the first ones, along it what is valid."""
     chosen = slice(None) if valid is None else np.reshape(valid, -1)
 
     def line_up(x: np.ndarray) -> np.ndarray:
         return x.reshape(math.prod(x.shape[:axes]), *x.shape[axes:])[chosen]
 
-    return jax.tree.map(line_up, tree)
+    # JAX would sort the keys.
+    return {key: jax.tree.map(line_up, own) for key, own in tree.items()}
 
 
 def impls_of(value: Any) -> Impls:

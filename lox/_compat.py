@@ -358,8 +358,8 @@ def key_name(dtype: Any) -> str:
 
 
 def host_result(callback: Callable, form: jax.ShapeDtypeStruct, *args: Any) -> jax.Array:
-    """What `callback` returns on the host. It may be called more often, or not at all."""
-    return jax.pure_callback(callback, form, *args)
+    """What `callback` returns on the host, from any platform."""
+    return jax.experimental.io_callback(callback, form, *args)
 
 
 def cpu_host_result(
@@ -370,7 +370,7 @@ def cpu_host_result(
     def fill(context, out, *buffers):
         np.asarray(out)[...] = callback(*(np.asarray(buffer) for buffer in buffers))
 
-    return buffer_callback(fill, form)(*args)
+    return buffer_callback(fill, form, has_side_effect=True)(*args)
 
 
 def cpu_host_call(context: Any, callback: Callable, token: Any, *args: Any) -> jax.Array:
@@ -402,6 +402,15 @@ def staged_program() -> Any:
     while trace is not None and not isinstance(trace, _pe.DynamicJaxprTrace):
         trace = getattr(trace, "parent_trace", None)
     return trace
+
+
+def is_nested() -> bool:
+    """Whether the program that is being traced is for a part of another one."""
+    program = staged_program()
+    trace = None if program is None else program.parent_trace
+    while trace is not None and not isinstance(trace, _pe.DynamicJaxprTrace):
+        trace = getattr(trace, "parent_trace", None)
+    return trace is not None
 
 
 def staged_with(effect: Any) -> Iterator[tuple[Primitive, list]]:

@@ -49,7 +49,8 @@ def save(
     plain = {own: without_keys(of) for own, of in rows.items()}
     impls = tuple((own, impls_of(of.value)) for own, of in rows.items())
     check_mode(mode)
-    saving = Saving(os.fspath(path), mode, tuple(rows), impls)
+    folder = os.path.abspath(os.path.expanduser(path))
+    saving = Saving(folder, mode, tuple(rows), impls)
     record = Record((logdict.of(plain), key_words(key)), {}, keys=tuple(rows))
     if any(isinstance(x, Tracer) for x in jax.tree.leaves(record)):
         courier.start()
@@ -88,13 +89,15 @@ class Saving:
         """Save the logs of each example that logged, a run each, as one session."""
         (logs, words), axes, process = record.values, len(record.batch), jax.process_index()
         index = np.moveaxis(np.indices(record.batch, np.int64), 0, -1)
-        rows, words, index = by_lane((logs.rows(), words, index), axes, record.valid)
+        rows = by_lane(logs.rows(), axes, record.valid)
+        lanes = by_lane({"words": words, "index": index}, axes, record.valid)
         session = Session(begun(self.path, self.mode, process))
-        for i, data in enumerate(words if words.shape[1] else index):
+        names = lanes["words"] if lanes["words"].shape[1] else lanes["index"]
+        for i, data in enumerate(names):
             key = tuple(data.tolist())
             name = "-".join(map(str, key)) or "saved"
             session.open(Run(i, name, key, {}, time.time(), name, process), self.keys)
-        session.append(blocks(rows, np.arange(len(words)), dict(self.impls)))
+        session.append(blocks(rows, np.arange(len(names)), dict(self.impls)))
         session.end()
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools as ft
 import itertools as it
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -90,16 +90,18 @@ class Block:
     @ft.cached_property
     def layout(self) -> tuple:
         """What blocks must have in common to be joined."""
-        kinds = [
-            (name, array.dtype, array.shape[1:])
-            for tree in (self.steps, self.values, self.valid, self.masks)
-            for name, array in leaves(tree)
-        ]
-        return tuple(kinds), tuple(self.forms.items()), self.expected
+        trees = self.steps, self.values, self.valid, self.masks
+        return *map(_structure, trees), tuple(self.forms.items()), self.expected
 
     def later(self, number: int) -> "Block":
         """The same, behind so many others that arrived together."""
         return dataclasses.replace(self, order=self.order + number * TOGETHER)
+
+    def of_runs(self, ids: Collection[int]) -> "Block":
+        """The rows of these runs alone."""
+        mine = np.isin(self.runs, list(ids))
+        arrays = {name: mapped(lambda x: x[mine], getattr(self, name)) for name in _ARRAYS}
+        return self if mine.all() else dataclasses.replace(self, **arrays)
 
     def renamed(self, ids: Mapping[int, int]) -> "Block":
         """The same with other ids for its runs."""
@@ -207,9 +209,22 @@ def _joined(blocks: Sequence[Block]) -> Block:
             lambda *parts: np.concatenate(parts)[at],
             *(getattr(block, name) for block in blocks),
         )
-        for name in ("runs", "steps", "values", "order", "valid", "masks")
+        for name in _ARRAYS
     }
     return dataclasses.replace(blocks[0], **arrays)
+
+
+# What a block has an axis of rows in.
+_ARRAYS = ("runs", "steps", "values", "order", "valid", "masks")
+
+
+def _structure(tree: Any) -> Any:
+    """What trees have in common whose arrays can be joined."""
+    if isinstance(tree, np.ndarray):
+        return tree.dtype, tree.shape[1:]
+    if isinstance(tree, dict):
+        return dict, *((name, _structure(inner)) for name, inner in tree.items())
+    return None if tree is None else (type(tree), *map(_structure, tree))
 
 
 def leaves(tree: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:

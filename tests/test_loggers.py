@@ -357,8 +357,9 @@ def test_bad_input():
     states = jax.vmap(logger.init)(KEYS)
     with pytest.raises(ValueError, match=r"takes one PRNG key.*`jax.vmap\(logger.init\)"):
         logger.init(KEYS)
-    with pytest.raises(ValueError, match="takes one PRNG key"):
-        logger.init(0.5)
+    for wrong in (0.5, None, "abc", jnp.arange(8), np.zeros(0, np.uint32)):
+        with pytest.raises(ValueError, match="takes one PRNG key or number, not"):
+            logger.init(wrong)
     with pytest.raises(ValueError, match="The state holds 3 runs"):
         logger.tap(counting, states)
     with pytest.raises(TypeError, match=r"`state` is 'int', not what `logger\.init"):
@@ -501,7 +502,193 @@ def test_finish_in_a_program_comes_after_what_was_logged_before():
     assert len(inner.closed) == 10
 
 
+def test_finish_in_a_part_of_a_program_waits_for_the_rest():
+    def finish_in_a_branch(logger, state, x):
+        jax.lax.cond(x > 0, lambda: logger.finish(state), lambda: None)
+
+    def finish_in_a_function(logger, state, x):
+        jax.jit(logger.finish)(state)
+
+    def finish_in_a_loop(logger, state, x):
+        jax.lax.scan(lambda c, _: (c, logger.finish(state)), 0, None, length=1)
+
+    for i, finish in enumerate(
+        (finish_in_a_branch, finish_in_a_function, finish_in_a_loop)
+    ):
+        writer = Kept()
+        logger = Logger(writer)
+
+        @jax.jit
+        def train(key, xs):
+            state = logger.init(key)
+            out = logger.tap(counting, state)(xs)
+            finish(logger, state, out)
+            return out
+
+        train(key := jax.random.key(i), INTS)
+        lox.barrier()
+        assert_kept(writer.rows(name(key)), run(counting, INTS)[1])
+        assert len(writer.closed) == 1
+
+
+def test_what_comes_after_a_finish_that_waits():
+    writer = Kept()
+    logger = Logger(writer)
+
+    @jax.jit
+    def train(key):
+        state = logger.init(key)
+        jax.lax.scan(lambda c, i: (c, logger.log(state, {"i": i})), 0, jnp.arange(3))
+        logger.finish(state)
+        return state
+
+    state = train(KEYS[0])
+    with pytest.raises(ValueError, match="is finished"):
+        logger.log(state, {"i": 3})
+    train(KEYS[0])
+    again = logger.init(KEYS[0])
+    train(KEYS[0])
+    lox.barrier()
+    assert len(writer.opened) == len(writer.closed) == 3
+    assert [int(v["i"]) for _, v in writer.rows(name(KEYS[0]))] == [0, 1, 2] * 3
+    assert again.run in [run.id for run in writer.opened]
+
+
+def test_a_run_that_is_begun_twice_in_a_program():
+    writer = Kept()
+    logger = Logger(writer)
+
+    @jax.jit
+    def twice(key):
+        for i in range(2):
+            state = logger.init(key)
+            logger.log(state, {"i": i})
+            logger.finish(state)
+
+    twice(KEYS[0])
+    lox.barrier()
+    assert len(writer.opened) == len(writer.closed) == 2
+    assert [int(v["i"]) for _, v in writer.rows(name(KEYS[0]))] == [0, 1]
+
+
+def test_the_same_key_twice_in_a_batch():
+    writer = Kept()
+    logger = Logger(writer)
+    states = jax.vmap(logger.init)(jax.random.key_data(KEYS[jnp.array([0, 0])]))
+    jax.vmap(lambda s, x: logger.log(s, {"x": x}))(states, jnp.arange(2))
+    logger.finish(states)
+    assert len(writer.opened) == len(writer.closed) == 1
+    assert [int(v["x"]) for _, v in writer.rows(name(KEYS[0]))] == [0, 1]
+
+
+def test_numbers_of_64_bits_are_other_runs():
+    writer = Kept()
+    logger = Logger(writer)
+    jax.config.update("jax_enable_x64", True)
+    try:
+        for number in (0, 2**32, -1, 2**32 - 1):
+            logger.init(number)
+    finally:
+        jax.config.update("jax_enable_x64", False)
+    assert len({run.name for run in writer.opened}) == 4
+
+
+def test_keys_come_in_the_order_of_logging():
+    def program(x):
+        lox.log({"z": x, "a": x})
+        lox.log({"m": x})
+
+    for way in WAYS:
+        writer = Kept()
+        logger = Logger(writer)
+        WAYS[way](logger, program, logger.init(KEYS[0]))(1.0)
+        lox.barrier()
+        found = [key for _, values in writer.rows(name(KEYS[0])) for key in values]
+        assert found == ["z", "a", "m"], way
+
+
 # Failures -----------------------------------------------------------------------------
+
+
+def test_a_bad_state_does_not_cost_the_others_their_rows():
+    writer = Kept()
+    logger = Logger(writer)
+    states = jax.vmap(logger.init)(KEYS)
+    logger.finish(jax.tree.map(lambda x: x[1], states))
+    jax.jit(jax.vmap(lambda s: logger.tap(counting, s)(INTS)))(states)
+    with pytest.raises(ValueError, match=f"The run '{name(KEYS[1])}' is finished"):
+        lox.barrier()
+    for key, rows in zip(KEYS, (8, 0, 8), strict=True):
+        assert len(writer.rows(name(key))) == rows
+
+
+class Quitting(Kept):
+    def write(self, batch):
+        sys.exit("no")
+
+
+def test_nothing_ends_the_thread_that_writes():
+    logger = Logger(Quitting())
+    state = logger.init(KEYS[0])
+    logger.log(state, {"x": 1})
+    with pytest.warns(RuntimeWarning, match="failed with SystemExit: no"):
+        lox.barrier()
+    with pytest.raises(RuntimeError, match="failed with SystemExit"):
+        logger.finish(state)
+
+    writer = Kept()
+    logger = Logger(writer)
+    state = logger.init(KEYS[0])
+    logger.log(state, {"k": {"a": {"b": 1.0}}})
+    logger.log(state, {"k": {"a/b": 1.0}})
+    logger.log(state, {"k": {"a": {"b": 1.0}, "c": {}}})
+    logger.finish(state)
+    assert [v["k"] for _, v in writer.rows(name(KEYS[0]))] == [
+        {"a": {"b": 1.0}},
+        {"a/b": 1.0},
+        {"a": {"b": 1.0}, "c": {}},
+    ]
+
+
+class Stuck(Kept):
+    def close(self, run):
+        raise OSError("cannot close")
+
+
+def test_a_run_that_cannot_be_closed_is_named():
+    logger = Logger(Stuck())
+    state = logger.init(KEYS[0])
+    with (
+        pytest.warns(RuntimeWarning, match=f"what the run '{name(KEYS[0])}' logs"),
+        pytest.raises(RuntimeError, match="failed with OSError: cannot close"),
+    ):
+        logger.finish(state)
+    # What went wrong in the block is what is raised.
+    with pytest.warns(RuntimeWarning, match="cannot close"), pytest.raises(KeyError):
+        stuck()
+
+
+def stuck():
+    with Logger(Stuck()) as logger:
+        logger.init(KEYS[0])
+        raise KeyError("mine")
+
+
+def test_a_finish_that_waits_raises_at_the_barrier():
+    logger = Logger(Stuck())
+
+    @jax.jit
+    def train(key):
+        state = logger.init(key)
+        jax.jit(lambda: logger.log(state, {"x": 1}))()
+        logger.finish(state)
+
+    train(KEYS[0])
+    with (
+        pytest.warns(RuntimeWarning, match="cannot close"),
+        pytest.raises(RuntimeError, match="failed with OSError: cannot close"),
+    ):
+        lox.barrier()
 
 
 class Failing(Kept):
@@ -590,11 +777,31 @@ def test_one_of_several_loggers_that_fails_does_not_silence_the_others():
 
 
 def test_several_loggers_open_all_or_none():
-    good = Kept()
-    logger = MultiLogger(Logger(good), Logger(Closed()))
+    good, mine = Kept(), Kept()
+    own = Logger(mine)
+    state = own.init(KEYS[0])
+    logger = MultiLogger(Logger(good), own, Logger(Closed()))
     with pytest.raises(PermissionError):
         logger.init(KEYS[0])
     assert good.opened == good.closed
+    own.log(state, {"x": 1})
+    own.finish(state)
+    assert len(mine.closed) == 1
+
+
+def test_one_of_several_loggers_that_is_finished_alone():
+    first, second = Kept(), Kept()
+    alone = Logger(first)
+    logger = MultiLogger(alone, Logger(second))
+    state = logger.init(KEYS[0])
+    logger.log(state, {"x": 1})
+    alone.finish(alone.init(KEYS[0]))
+    logger.log(state, {"x": 2})
+    with pytest.raises(ValueError, match="is finished"):
+        lox.barrier()
+    logger.finish(state)
+    assert [v["x"] for _, v in first.rows(name(KEYS[0]))] == [1]
+    assert [v["x"] for _, v in second.rows(name(KEYS[0]))] == [1, 2]
 
 
 def test_several_loggers_have_the_same():
@@ -695,6 +902,70 @@ def test_a_handler_of_the_users_stays():
     command = [sys.executable, "-c", before + PROGRAM + end]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == ["mine", "closed"], done.stderr
+
+
+def ended(program: str, *args) -> tuple[int, str]:
+    command = [sys.executable, "-c", program, *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_handler_of_the_users_that_comes_later_stays():
+    end = """
+import signal
+signal.signal(signal.SIGTERM, lambda *_: print("mine"))
+signal.raise_signal(signal.SIGTERM)
+time.sleep(0.5)
+"""
+    code, out = ended(PROGRAM + end)
+    assert (code, out.splitlines()) == (0, ["mine", "closed"])
+
+
+FORKING = """
+import multiprocessing, sys, time, warnings
+warnings.simplefilter("ignore")
+import jax, lox
+logger = lox.loggers.SaveLogger(sys.argv[1])
+state = logger.init(jax.random.key(0))
+for i in range(3): logger.log(state, {"i": i})
+def use():
+    try: logger.init(jax.random.key(0))
+    except RuntimeError as error: print(error, flush=True)
+fork = multiprocessing.get_context("fork")
+for target, wait in ((lambda: time.sleep(60), False), (use, True)):
+    child = fork.Process(target=target)
+    child.start()
+    time.sleep(0.5)
+    child.join() if wait else child.terminate()
+    child.join()
+logger.log(state, {"i": 3})
+logger.finish(state)
+print(list(map(int, lox.load(sys.argv[1])["i"])))
+"""
+
+
+def test_children_that_are_forked_leave_it_alone(tmp_path):
+    code, out = ended(FORKING, tmp_path)
+    assert code == 0, out
+    assert "was made before the process was forked" in out
+    assert out.splitlines()[-1] == "[0, 1, 2, 3]"
+
+
+def test_at_exit_all_is_written_also_if_a_callback_has_raised(tmp_path):
+    program = """
+import sys, os, jax, lox
+from lox.loggers import JSONLogger, MultiLogger, SaveLogger
+os.chdir(sys.argv[1])
+logger = MultiLogger(SaveLogger("store"), JSONLogger("lines"))
+state = logger.init(7)
+for i in range(50): logger.log(state, {"i": i})
+os.chdir("/")
+jax.jit(lox.tap(lambda x: lox.log({"x": x}) and None, lambda logs: 1 / 0))(1.0)
+"""
+    _, out = ended(program, tmp_path)
+    assert "ZeroDivisionError" in out
+    assert len(lox.load(tmp_path / "store")["i"]) == 50
+    assert len((tmp_path / "lines" / "7.jsonl").read_text().splitlines()) == 50
 
 
 def test_import_brings_jax_and_numpy_only():

@@ -63,7 +63,7 @@ class CSVWriter:
     """The host side of `CSVLogger`."""
 
     def __init__(self, path: str | os.PathLike):
-        self._folder = Path(path)
+        self._folder = Path(path).expanduser().absolute()
         self._tables: dict[int, Table] = {}
 
     def open(self, run: Run) -> None:

@@ -8,6 +8,7 @@ import contextlib
 import secrets
 import time
 import warnings
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
@@ -42,14 +43,21 @@ class BaseDesk(abc.ABC):
         self.every = every
         self._names: dict[int, str] = {}
         self._ids: dict[tuple[int, ...], int] = {}
+        self._keys: dict[int, tuple[int, ...]] = {}
         self._finished: dict[int, str] = {}
         self._ending: dict[int, None] = {}
         self._bug: Exception | None = None
+        self._is_forgotten = False
         self._waiting: dict[Site, list[tuple[int, Any]]] = {}
         self._number = self._bytes = 0
 
     def open(self, keys: np.ndarray, process: int, group: str) -> np.ndarray:
         """The ids of the runs with these keys, one a row. New ones are begun."""
+        if self._is_forgotten:
+            raise RuntimeError(
+                "This logger was made before the process was forked, and belongs to the "
+                "parent. Make another one in the child."
+            )
         scribe.start()
         each = [tuple(key.tolist()) for key in keys]
         ids = scribe.run(lambda: [self._opened(key, group, process) for key in each])
@@ -73,6 +81,16 @@ class BaseDesk(abc.ABC):
         """End runs when all that was logged so far has been delivered."""
         scribe.send(lambda: self._ending.update(dict.fromkeys(ids)))
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether runs are to be ended later."""
+        return bool(self._ending)
+
+    def finish_now(self) -> None:
+        """End the runs that were to be ended later: all programs are done."""
+        if scribe.run(self.settle):
+            self.check(always=True)
+
     def finish_all(self) -> None:
         self.finish(self._names)
 
@@ -85,6 +103,7 @@ class BaseDesk(abc.ABC):
     def forget(self) -> None:
         """Have no runs any more, and write nothing of those that there were."""
         self._names, self._ids, self._ending, self._waiting = {}, {}, {}, {}
+        self._is_forgotten = True
         _desks.pop(self, None)
 
     @abc.abstractmethod
@@ -117,19 +136,23 @@ class BaseDesk(abc.ABC):
         self._gather()
         self._flush()
 
-    def settle(self) -> None:
-        """End what was to be ended later. Called on the scribe's thread."""
+    def settle(self) -> bool:
+        """End what was to be ended later, if anything. Called on the scribe's thread."""
         ending, self._ending = self._ending, {}
         self._finish(list(ending))
+        return bool(ending)
 
     def _opened(self, key: tuple[int, ...], group: str, process: int) -> int:
+        if self._ids.get(key) in self._ending:
+            self.settle()
         if key in self._ids:
             return self._ids[key]
-        id = secrets.randbelow(2**31)  # which a process that is dead has not had, either
+        # A number that a process that is dead has not had, either.
+        id = next(id for id in iter(_any_number, None) if id not in self._taken)
         name = "-".join(map(str, key))
         run = Run(id, name, key, self.config, time.time(), group, process)
         self._begin(run)
-        self._ids[key], self._names[id] = id, name
+        self._ids[key], self._keys[id], self._names[id] = id, key, name
         _desks[self] = None
         return id
 
@@ -149,27 +172,41 @@ class BaseDesk(abc.ABC):
         for site, taken in waiting.items():
             order, parcels = zip(*taken, strict=True)
             try:
-                arrived = site.blocks(parcels, np.array(order))
-                for block in arrived:
-                    self.check_ids(np.unique(block.runs))
-                found += arrived
+                found += self._known(site.blocks(parcels, np.array(order)))
             except Exception as error:
-                self._bug = self._bug or error
-                _desks[self] = None  # for `settle`
+                self._complain(error)
         self._accept(found, number)
 
+    def _known(self, blocks: Sequence[Block]) -> list[Block]:
+        """The rows of runs that there are. Of others it will complain."""
+        for block in blocks:
+            for id in np.unique(block.runs).tolist():
+                if id not in self._names:
+                    self._complain(self._unknown(id))
+        return [block.of_runs(self._names) for block in blocks]
+
+    def _complain(self, error: Exception) -> None:
+        self._bug = self._bug or error
+        _desks[self] = None  # for `settle`
+
     def _finish(self, ids: list[int]) -> None:
-        self._gather()
+        for desk in [*_desks, self]:
+            desk._gather()  # it may wait at a logger of several
+        ids = list(dict.fromkeys(ids))
         known = [id for id in ids if id in self._names]
         stale = [id for id in ids if id not in self._names and id not in self._finished]
         self._end(known)
         for id in known:
             self._finished[id] = self._names.pop(id)
-        self._ids = {key: id for key, id in self._ids.items() if id in self._names}
+            del self._ids[self._keys.pop(id)]
         if not self._names:
             _desks.pop(self, None)
         if stale:
             self._bug = self._unknown(stale[0])
+
+    @property
+    def _taken(self) -> Mapping[int, str]:
+        return ChainMap(self._names, self._finished)
 
     def _unknown(self, id: int) -> ValueError:
         if id in self._finished:
@@ -213,8 +250,8 @@ class Desk(BaseDesk):
         self._on_error, self._all_processes = on_error, all_processes
         self._runs: dict[int, Run] = {}
         self._pending: list[Block] = []
-        self._rows = self._count = self._lost = 0
-        self._failure: Exception | None = None
+        self._rows = self._size = self._count = self._lost = 0
+        self._failure: BaseException | None = None
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -232,9 +269,10 @@ class Desk(BaseDesk):
             failure, lost = self._failure, self._lost
             if always and not self._runs:
                 self._failure, self._lost = None, 0
+            what = f"{lost} rows that were" if lost else "What was"
             raise RuntimeError(
-                f"{self._name} failed with {_described(failure)}. {lost} rows that were "
-                "logged are not written."
+                f"{self._name} failed with {_described(failure)}. {what} logged may not be "
+                "written."
             ) from failure
 
     def _begin(self, run: Run) -> None:
@@ -246,8 +284,9 @@ class Desk(BaseDesk):
         for block in blocks:
             self._pending.append(block.later(self._count))
             self._rows += len(block)
+            self._size += block.nbytes
         self._count += number
-        if self._rows >= ROWS:
+        if self._rows >= ROWS or self._size >= BYTES:
             self._write()
 
     def _flush(self) -> None:
@@ -256,15 +295,16 @@ class Desk(BaseDesk):
 
     def _end(self, ids: list[int]) -> None:
         self._flush()
-        for id in ids:
-            run = self._runs.pop(id, None)
-            if run is not None:
-                self._try(lambda run=run: self._writer.close(run), always=True)
+        for run in [self._runs[id] for id in ids if id in self._runs]:
+            self._try(lambda run=run: self._writer.close(run), always=True)
+            del self._runs[run.id]
 
     def _write(self) -> None:
-        batch, rows = Batch(merged(self._pending)), self._rows
-        self._pending, self._rows = [], 0
-        if batch and self._runs and not self._try(lambda: self._writer.write(batch)):
+        pending, rows = self._pending, self._rows
+        self._pending, self._rows, self._size = [], 0, 0
+        if not rows or not self._runs:
+            return
+        if not self._try(lambda: self._writer.write(Batch(merged(pending)))):
             self._lost += rows
 
     def _try(self, call: Callable[[], None], *, always: bool = False) -> bool:
@@ -273,13 +313,13 @@ class Desk(BaseDesk):
             return False
         try:
             call()
-        except Exception as error:
+        except BaseException as error:
             if self._failure is None:
                 self._failure = error
                 self._warn(error)
         return self._failure is None
 
-    def _warn(self, error: Exception) -> None:
+    def _warn(self, error: BaseException) -> None:
         names = [run.name for run in self._runs.values()]
         listed = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
         # Where warnings are errors, it is `finish` that raises.
@@ -316,12 +356,14 @@ class Fan(BaseDesk):
             desk.check(always=always)
 
     def _begin(self, run: Run) -> None:
-        inner: list[int] = []
+        inner, new = [], []
         try:
             for desk in self._desks:
+                is_new = run.key not in desk._ids
                 inner.append(desk._opened(run.key, run.group, run.process))
+                new += [(desk, inner[-1])] if is_new else []
         except BaseException:
-            for desk, id in zip(self._desks, inner, strict=False):
+            for desk, id in new:
                 desk._finish([id])
             raise
         self._inner[run.id] = inner
@@ -330,7 +372,7 @@ class Fan(BaseDesk):
         for i, desk in enumerate(self._desks):
             ids = {id: inner[i] for id, inner in self._inner.items()}
             desk._gather()  # what was taken before
-            desk._accept([block.renamed(ids) for block in blocks], number)
+            desk._accept(desk._known([block.renamed(ids) for block in blocks]), number)
 
     def _flush(self) -> None:
         for desk in self._desks:
@@ -344,13 +386,13 @@ class Fan(BaseDesk):
 
 def settle() -> None:
     """Return when all that reached the host is written and flushed."""
-    for desk in scribe.run(_settle):
-        desk.check()
+    for desk, has_ended in scribe.run(_settle):
+        desk.check(always=has_ended)
 
 
 def finish_all() -> None:
     """End all runs. For the end of the process."""
-    scribe.run(lambda: [desk._finish(list(desk._names)) for desk in list(_desks)])
+    scribe.run(_finish_all)
 
 
 def forget_all() -> None:
@@ -359,15 +401,22 @@ def forget_all() -> None:
         desk.forget()
 
 
-def _settle() -> list[BaseDesk]:
+def _settle() -> list[tuple[BaseDesk, bool]]:
     scribe.flush()
-    desks = list(_desks)
-    for desk in desks:
-        desk.settle()
-    return desks
+    return [(desk, desk.settle()) for desk in list(_desks)]
 
 
-def _described(error: Exception) -> str:
+def _finish_all() -> None:
+    scribe.flush()
+    for desk in list(_desks):
+        desk._finish(list(desk._names))
+
+
+def _any_number() -> int:
+    return secrets.randbelow(2**31)
+
+
+def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 

@@ -1,12 +1,15 @@
 """What was logged is written also when the process ends, or is told to."""
 
 import atexit
+import contextlib
 import ctypes
 import os
 import signal
 import threading
+from typing import Any
 
 from lox._courier import barrier, when_settling
+from lox._live import region
 
 from ._desk import finish_all, forget_all, settle
 from ._scribe import scribe
@@ -23,7 +26,7 @@ def write_at_sigterm() -> None:
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return
-    signal.signal(signal.SIGTERM, lambda *_: _end())
+    signal.signal(signal.SIGTERM, _handler)
     # Python calls handlers on the main thread, which may be in a long program of JAX.
     # What is written to this file descriptor reaches another thread at once.
     reading, writing = os.pipe()
@@ -37,6 +40,10 @@ def write_at_sigterm() -> None:
     ).start()
 
 
+def _handler(*_: Any) -> None:
+    _end()
+
+
 def end_before_others() -> None:
     """End the runs before back ends end themselves, which have just registered for that."""
     atexit.unregister(_at_exit)
@@ -44,18 +51,24 @@ def end_before_others() -> None:
 
 
 def _watch(pipe: int) -> None:
-    while os.read(pipe, 1)[0] != signal.SIGTERM:
-        pass
-    _end()
+    while True:
+        number = os.read(pipe, 1)[0]
+        if number == signal.SIGTERM and signal.getsignal(number) is _handler:
+            _end()
 
 
 def _end() -> None:
-    written = threading.Event()
-    threading.Thread(target=lambda: (scribe.run(scribe.flush), written.set())).start()
-    written.wait(PATIENCE)
+    thread = threading.Thread(target=_write_all, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
     # The default action again, which only the main thread could ask Python for.
     ctypes.CDLL(None).signal(int(signal.SIGTERM), 0)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _write_all() -> None:
+    scribe.run(scribe.flush)
+    region.end()  # gives the terminal its cursor back
 
 
 def _at_exit() -> None:
@@ -67,9 +80,13 @@ def _at_exit() -> None:
 
 
 def _in_a_fork() -> None:
-    """What a process has begun is not for its children to write."""
+    """What a process has begun is not for its children to write, nor its signals."""
     scribe.forget()
     forget_all()
+    with contextlib.suppress(ValueError):  # not on the main thread
+        if signal.getsignal(signal.SIGTERM) is _handler:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)
 
 
 when_settling(settle)

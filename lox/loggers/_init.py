@@ -13,6 +13,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from lox import _compat
+from lox._emit import last_token
 
 from ._desk import BaseDesk
 from ._exit import end_before_others
@@ -21,29 +22,32 @@ init_p = Primitive("lox_init")
 
 
 def number_of_run(desk: BaseDesk, key: Any) -> jax.Array:
-    """The number of the run with this key, an array of words. It is begun if it is new."""
-    return init_p.bind(key, desk=desk)
+    """The number of the run with this key, an array of words. It is begun if it is new.
+
+    That comes after the host calls that the program has made before.
+    """
+    return init_p.bind(last_token(), key, desk=desk)
 
 
 @init_p.def_abstract_eval
-def _abstract_eval(key, *, desk):
+def _abstract_eval(token, key, *, desk):
     return ShapedArray(key.shape[:-1], np.dtype(np.int32))
 
 
 @init_p.def_impl
-def _impl(key, *, desk):
+def _impl(token, key, *, desk):
     return jnp.asarray(_opened(desk, np.asarray(key)))
 
 
 def _batch(args, axes, *, desk):
-    (key,), (axis,) = args, axes
-    return init_p.bind(jnp.moveaxis(key, axis, 0), desk=desk), 0
+    (token, key), (_, axis) = args, axes
+    return init_p.bind(token, jnp.moveaxis(key, axis, 0), desk=desk), 0
 
 
 def _lowering(host_result: Any) -> Any:
-    def lowered(key, *, desk):
+    def lowered(token, key, *, desk):
         form = jax.ShapeDtypeStruct(key.shape[:-1], np.dtype(np.int32))
-        return host_result(lambda key: _opened(desk, np.asarray(key)), form, key)
+        return host_result(lambda _, key: _opened(desk, np.asarray(key)), form, token, key)
 
     return mlir.lower_fun(lowered, multiple_results=False)
 

@@ -60,7 +60,7 @@ class JSONWriter:
     """The host side of `JSONLogger`."""
 
     def __init__(self, path: str | os.PathLike, *, nan: Special = "null"):
-        self._folder = Path(path)
+        self._folder = Path(path).expanduser().absolute()
         self._specials = _specials(nan)
         self._files: dict[int, Lines] = {}
 

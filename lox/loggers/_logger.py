@@ -145,13 +145,17 @@ class BaseLogger:
         _check_kind(state)
         calls = _compat.staged_with(emit_effect)
         inside = any(primitive is not emit_p for primitive, _ in calls)
-        _send(Finish(self._desk, inside), logdict(), state)
+        _send(Finish(self._desk, inside or _compat.is_nested()), logdict(), state)
 
     def __enter__(self):
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        with _after_programs():
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        # What went wrong already is not hidden by what the back end says.
+        with (
+            contextlib.suppress(*(() if kind is None else (Exception,))),
+            _after_programs(),
+        ):
             self._desk.finish_all()
 
     def _check(self, state: LoggerState) -> None:
@@ -161,6 +165,9 @@ class BaseLogger:
                 f"The state holds {np.size(state.run)} runs. Use one at a time: "
                 "`jax.vmap` over the states and what is logged to them."
             )
+        if self._desk.is_ending and _compat.staged_program() is None:
+            jax.effects_barrier()
+            self._desk.finish_now()
         if not isinstance(state.run, Tracer):
             self._desk.check_ids(np.asarray(state.run).reshape(-1))
 
@@ -243,12 +250,19 @@ def _check_kind(state: Any) -> None:
 
 def _words(key: Any) -> jax.Array:
     """The data of a PRNG key, or a number, as an array of words."""
-    words = jnp.asarray(key_data(key))
-    is_typed = words is not key and hasattr(key, "dtype") and words.dtype != key.dtype
-    shape = np.shape(key) if is_typed else np.shape(words)[:-1]
-    if shape or not jnp.issubdtype(words.dtype, jnp.integer):
-        raise ValueError(
-            f"`logger.init` takes one PRNG key, not {jax.typeof(jnp.asarray(key))}. Start "
-            "several runs with `jax.vmap(logger.init)(keys)`."
-        )
-    return jnp.atleast_1d(words).astype(jnp.uint32)
+    given = key if isinstance(key, jax.Array) else np.asarray(key)
+    is_typed = jnp.issubdtype(given.dtype, jax.dtypes.prng_key)
+    is_data = given.dtype == np.uint32 and given.ndim == 1 and given.size in (2, 4)
+    is_number = given.ndim == 0 and jnp.issubdtype(given.dtype, np.integer)
+    if (is_typed and given.ndim == 0) or is_data:
+        return jnp.asarray(key_data(given))
+    if is_number and given.dtype.itemsize == 8:
+        return jax.lax.bitcast_convert_type(jnp.asarray(given), np.uint32).reshape(-1)
+    if is_number:
+        return jnp.asarray(given).astype(np.uint32).reshape(1)
+    is_array = isinstance(key, jax.Array | np.ndarray)
+    what = f"{given.dtype}{list(given.shape)}" if is_array else repr(key)
+    raise ValueError(
+        f"`logger.init` takes one PRNG key or number, not {what}. Start several runs with "
+        "`jax.vmap(logger.init)(keys)`."
+    )

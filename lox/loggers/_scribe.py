@@ -7,6 +7,7 @@ too slow, and the queue is full, the program waits: nothing is dropped.
 import queue
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -112,11 +113,15 @@ class Scribe:
             if call is None:
                 self.flush()
                 return
-            call()
+            try:
+                call()
+                self.flush(time.monotonic())
+            except BaseException:
+                # Nobody waits for it here, and the thread must go on.
+                traceback.print_exc()
             with self._room:
                 self._waiting -= nbytes
                 self._room.notify_all()
-            self.flush(time.monotonic())
             if self._queue.empty():
                 self._hurry.wait(PAUSE)
 

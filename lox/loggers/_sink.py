@@ -74,12 +74,13 @@ class Site:
     def _blocks(self, record: Record, order: np.ndarray) -> list[Block]:
         (logs, run), sink = record.values, self.sink
         order = order.reshape(-1, *(1 for _ in record.batch)) + np.zeros_like(run)
-        rows, run, order = by_lane((logs.rows(), run, order), run.ndim, record.valid)
+        rows = by_lane(logs.rows(), run.ndim, record.valid)
+        lanes = by_lane({"run": run, "order": order}, run.ndim, record.valid)
         rows = {sink.prefix + key: own for key, own in rows.items()}
         impls = {sink.prefix + key: own for key, own in sink.impls}
         number = max((n for key, n in sink.expected if key in logs), default=math.inf)
         expected = None if number == math.inf else int(number)
-        return blocks(rows, run, impls, expected, order)
+        return blocks(rows, lanes["run"], impls, expected, lanes["order"])
 
 
 def _rows_in(program: Any) -> Counter[str]:

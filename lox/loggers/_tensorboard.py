@@ -70,7 +70,8 @@ class TensorBoardWriter:
         images: Iterable[str] = (),
         texts: Iterable[str] = (),
     ):
-        self._dir, self._events = Path(dir), Events(images, texts)
+        self._dir = Path(dir).expanduser().absolute()
+        self._events = Events(images, texts)
         self._files: dict[int, Any] = {}
         self._counts: dict[int, Counter[str]] = {}
 
