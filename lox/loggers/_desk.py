@@ -81,11 +81,6 @@ class BaseDesk(abc.ABC):
         """End runs when all that was logged so far has been delivered."""
         scribe.send(lambda: self._ending.update(dict.fromkeys(ids)))
 
-    @property
-    def is_ending(self) -> bool:
-        """Whether runs are to be ended later."""
-        return bool(self._ending)
-
     def finish_now(self) -> None:
         """End the runs that were to be ended later: all programs are done."""
         if scribe.run(self.settle):

@@ -47,6 +47,7 @@ class BaseLogger:
 
     def __init__(self, desk: BaseDesk):
         self._desk = desk
+        self._ends_later = False
 
     def init(self, key: Any) -> LoggerState:
         """Start a run.
@@ -60,6 +61,7 @@ class BaseLogger:
         Returns:
             The state to be handed to the other methods.
         """
+        self._catch_up()
         return LoggerState(number_of_run(self._desk, _words(key)))
 
     def spool(
@@ -145,7 +147,9 @@ class BaseLogger:
         _check_kind(state)
         calls = _compat.staged_with(emit_effect)
         inside = any(primitive is not emit_p for primitive, _ in calls)
-        _send(Finish(self._desk, inside or _compat.is_nested()), logdict(), state)
+        later = inside or _compat.is_nested()
+        self._ends_later |= later
+        _send(Finish(self._desk, later), logdict(), state)
 
     def __enter__(self):
         return self
@@ -158,6 +162,12 @@ class BaseLogger:
         ):
             self._desk.finish_all()
 
+    def _catch_up(self) -> None:
+        """Outside of programs, have those runs ended that programs are ending."""
+        if self._ends_later and _compat.staged_program() is None:
+            jax.effects_barrier()
+            self._desk.finish_now()
+
     def _check(self, state: LoggerState) -> None:
         _check_kind(state)
         if np.ndim(state.run):
@@ -165,9 +175,7 @@ class BaseLogger:
                 f"The state holds {np.size(state.run)} runs. Use one at a time: "
                 "`jax.vmap` over the states and what is logged to them."
             )
-        if self._desk.is_ending and _compat.staged_program() is None:
-            jax.effects_barrier()
-            self._desk.finish_now()
+        self._catch_up()
         if not isinstance(state.run, Tracer):
             self._desk.check_ids(np.asarray(state.run).reshape(-1))
 
