@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ._export import axis_names, check_names, filled, leaves, needed, plain, to_numpy
+from ._export import axis_names, check_names, filled, leaves, plain, to_numpy
+from ._extras import imported
 from ._rows import Rows
 
 
 def to_xarray(rows: Mapping[str, Rows]) -> Any:
-    xr = needed("xarray", "to_xarray", "xarray")
+    xr = imported("xarray", "`logs.to_xarray()`", "xarray")
     rows = to_numpy(rows, "to_xarray")
     variables, coordinates = {}, {}
     clocks = _clocks(rows)

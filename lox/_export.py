@@ -1,6 +1,5 @@
 """Logs as NumPy arrays, and what all that they are turned into is made with."""
 
-import importlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -22,16 +21,6 @@ def to_numpy(rows: Mapping[str, Rows], method: str = "to_numpy") -> dict[str, Ro
             "returns."
         )
     return {key: _numpy(own) for key, own in rows.items()}
-
-
-def needed(module: str, method: str, extra: str) -> Any:
-    """The module, or an error that names the extra that it comes with."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"`logs.{method}()` needs `pip install jax-lox[{extra}]`.", name=error.name
-        ) from error
 
 
 def leaves(key: str, rows: Rows) -> Iterator[tuple[str, np.ndarray]]:

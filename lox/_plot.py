@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ._export import by_example, leaves, needed, sizes, to_numpy
+from ._export import by_example, leaves, sizes, to_numpy
+from ._extras import imported
 from ._rows import Rows
 
 COLUMNS = 3  # panels beside each other
@@ -39,7 +40,7 @@ def plot(
     axes: Any,
     band: str | None,
 ) -> Any:
-    plt = needed("matplotlib.pyplot", "plot", "plot")
+    plt = imported("matplotlib.pyplot", "`logs.plot()`", "plot")
     if band not in _bands:
         there = ", ".join(map(repr, _bands))
         raise ValueError(f"There is no band {band!r}. There are {there}.")

@@ -14,22 +14,22 @@ from ._export import (
     check_names,
     filled,
     leaves,
-    needed,
     plain,
     sizes,
     to_numpy,
 )
+from ._extras import imported
 from ._rows import Rows
 
 
 def to_pandas(rows: Mapping[str, Rows]) -> Any:
-    pd = needed("pandas", "to_pandas", "pandas")
+    pd = imported("pandas", "`logs.to_pandas()`", "pandas")
     columns = table(to_numpy(rows, "to_pandas"))
     return pd.DataFrame({name: _in_pandas(pd, *of) for name, of in columns.items()})
 
 
 def to_polars(rows: Mapping[str, Rows]) -> Any:
-    pl = needed("polars", "to_polars", "polars")
+    pl = imported("polars", "`logs.to_polars()`", "polars")
     columns = table(to_numpy(rows, "to_polars"))
     return pl.DataFrame([_in_polars(pl, name, *of) for name, of in columns.items()])
 

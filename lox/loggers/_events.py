@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from lox._extras import imported
+
 from ._flat import Flat
-from ._tracker import Histogram, finite, histograms, imported, outside
+from ._tracker import Histogram, finite, histograms, outside
 
 PARTS = {
     "events": "tensorboard.compat.proto.event_pb2",

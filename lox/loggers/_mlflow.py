@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from lox._extras import imported
 from lox._writer import Batch, Run
 
 from ._desk import OnError
 from ._flat import Flat, flat, free
 from ._logger import Logger
-from ._tracker import imported, parameters, title
+from ._tracker import parameters, title
 
 # What MLflow takes with one call.
 METRICS, PARAMETERS = 1000, 100

@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from lox._extras import imported
 from lox._writer import Batch, Run
 
 from ._desk import OnError
 from ._flat import Flat, flat
 from ._logger import Logger
-from ._tracker import histograms, imported, outside, parameters, title
+from ._tracker import histograms, outside, parameters, title
 
 
 class NeptuneLogger(Logger):

@@ -1,6 +1,5 @@
 """What the loggers of experiment trackers have in common."""
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,16 +8,6 @@ import numpy as np
 from lox._writer import Run
 
 Histogram = tuple[np.ndarray, np.ndarray]
-
-
-def imported(module: str, logger: str, extra: str) -> Any:
-    """The package of a tracker, or an error that names the extra that it comes with."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"{logger} needs `pip install jax-lox[{extra}]`.", name=error.name
-        ) from error
 
 
 def title(run: Run, name: str | None = None) -> str:

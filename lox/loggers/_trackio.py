@@ -4,12 +4,13 @@ import contextvars
 from collections.abc import Mapping
 from typing import Any
 
+from lox._extras import imported
 from lox._writer import Batch, Run
 
 from ._desk import OnError
 from ._flat import flat
 from ._logger import Logger
-from ._tracker import histograms, imported, outside, plain, title
+from ._tracker import histograms, outside, plain, title
 
 # Names that trackio has for itself.
 RESERVED = {"project", "run", "timestamp", "step", "time", "metrics"}

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from lox._extras import imported
 from lox._writer import Batch, Run
 
 from ._desk import OnError
 from ._flat import Flat, flat
 from ._logger import Logger
-from ._tracker import histograms, imported, outside, plain, title
+from ._tracker import histograms, outside, plain, title
 
 # What wandb does for each run beside taking its rows is too much for hundreds of them.
 CHEAP = {"silent": True, "console": "off", "x_disable_stats": True}
