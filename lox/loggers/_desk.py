@@ -327,58 +327,6 @@ class Desk(BaseDesk):
             )
 
 
-class Fan(BaseDesk):
-    """Several desks as one. What one of them cannot write, the others do."""
-
-    def __init__(self, desks: Sequence[BaseDesk]):
-        super().__init__(min(desk.every for desk in desks))
-        self._desks = list(desks)
-        self._inner: dict[int, list[int]] = {}
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        return {}
-
-    @property
-    def writers(self) -> list[Writer]:
-        return [writer for desk in self._desks for writer in desk.writers]
-
-    def check(self, *, always: bool = False) -> None:
-        if self._bug is not None:
-            bug, self._bug = self._bug, None
-            raise bug
-        for desk in self._desks:
-            desk.check(always=always)
-
-    def _begin(self, run: Run) -> None:
-        inner, new = [], []
-        try:
-            for desk in self._desks:
-                is_new = run.key not in desk._ids
-                inner.append(desk._opened(run.key, run.group, run.process))
-                new += [(desk, inner[-1])] if is_new else []
-        except BaseException:
-            for desk, id in new:
-                desk._finish([id])
-            raise
-        self._inner[run.id] = inner
-
-    def _accept(self, blocks: Sequence[Block], number: int) -> None:
-        for i, desk in enumerate(self._desks):
-            ids = {id: inner[i] for id, inner in self._inner.items()}
-            desk._gather()  # what was taken before
-            desk._accept(desk._known([block.renamed(ids) for block in blocks]), number)
-
-    def _flush(self) -> None:
-        for desk in self._desks:
-            desk._flush()
-
-    def _end(self, ids: list[int]) -> None:
-        ended = [self._inner.pop(id) for id in ids]
-        for i, desk in enumerate(self._desks):
-            desk._finish([inner[i] for inner in ended])
-
-
 def settle() -> None:
     """Return when all that reached the host is written and flushed."""
     for desk, has_ended in scribe.run(_settle):

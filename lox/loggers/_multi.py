@@ -1,6 +1,11 @@
 """Several loggers as one."""
 
-from ._desk import Fan
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lox._writer import Block, Run, Writer
+
+from ._desk import BaseDesk
 from ._logger import BaseLogger
 
 
@@ -19,3 +24,55 @@ class MultiLogger(BaseLogger):
             given = type(wrong[0]).__name__ if wrong else "none"
             raise TypeError(f"`MultiLogger` takes one or more loggers, not {given}.")
         super().__init__(Fan([each._desk for each in loggers]))
+
+
+class Fan(BaseDesk):
+    """Several desks as one. What one of them cannot write, the others do."""
+
+    def __init__(self, desks: Sequence[BaseDesk]):
+        super().__init__(min(desk.every for desk in desks))
+        self._desks = list(desks)
+        self._inner: dict[int, list[int]] = {}
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return {}
+
+    @property
+    def writers(self) -> list[Writer]:
+        return [writer for desk in self._desks for writer in desk.writers]
+
+    def check(self, *, always: bool = False) -> None:
+        if self._bug is not None:
+            bug, self._bug = self._bug, None
+            raise bug
+        for desk in self._desks:
+            desk.check(always=always)
+
+    def _begin(self, run: Run) -> None:
+        inner, new = [], []
+        try:
+            for desk in self._desks:
+                is_new = run.key not in desk._ids
+                inner.append(desk._opened(run.key, run.group, run.process))
+                new += [(desk, inner[-1])] if is_new else []
+        except BaseException:
+            for desk, id in new:
+                desk._finish([id])
+            raise
+        self._inner[run.id] = inner
+
+    def _accept(self, blocks: Sequence[Block], number: int) -> None:
+        for i, desk in enumerate(self._desks):
+            ids = {id: inner[i] for id, inner in self._inner.items()}
+            desk._gather()  # what was taken before
+            desk._accept(desk._known([block.renamed(ids) for block in blocks]), number)
+
+    def _flush(self) -> None:
+        for desk in self._desks:
+            desk._flush()
+
+    def _end(self, ids: list[int]) -> None:
+        ended = [self._inner.pop(id) for id in ids]
+        for i, desk in enumerate(self._desks):
+            desk._finish([inner[i] for inner in ended])
