@@ -58,6 +58,9 @@ def manifold(p: Program) -> bool:
 every = pytest.mark.parametrize(
     "p", [p for p in PROGRAMS if manifold(p)], ids=lambda p: p.name
 )
+half = pytest.mark.parametrize(
+    "p", thin([p for p in PROGRAMS if manifold(p)], 2), ids=lambda p: p.name
+)
 
 
 @every
@@ -73,7 +76,7 @@ def test_all_reductions_at_once(p: Program):
     check(p, again, records(p))
 
 
-@every
+@half
 def test_reductions_under_vmap(p: Program):
     def vmap_of_spool(names):
         return jax.vmap(spooled(p, names))

@@ -65,7 +65,7 @@ WAYS = [
 @pytest.mark.parametrize("p", PROGRAMS, ids=lambda p: p.name)
 def test_tap_delivers_what_the_eager_run_logs_in_its_order(p: Program, capsys):
     ways = [way for way in WAYS if p.grad or way[2] is not slope_of]
-    for way in thin(ways, 4, PROGRAMS.index(p)):
+    for way in thin(ways, 5, PROGRAMS.index(p)):
         assert_heard(p, way)
         printed = capsys.readouterr().out
         # What a backward rule logs belongs to whoever is around `grad`.
