@@ -413,6 +413,11 @@ def is_nested() -> bool:
     return trace is not None
 
 
+def is_current(x: Any) -> bool:
+    """Whether `x` belongs to what is being traced now, not to something around."""
+    return isinstance(x, _core.Tracer) and x._trace is _core.trace_ctx.trace
+
+
 def staged_with(effect: Any) -> Iterator[tuple[Primitive, list]]:
     """The equations with an effect of the program that is being traced, the last first.
 

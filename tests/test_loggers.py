@@ -531,6 +531,34 @@ def test_finish_in_a_part_of_a_program_waits_for_the_rest():
         assert len(writer.closed) == 1
 
 
+def test_logs_around_and_inside_of_loops_and_branches_come_in_order():
+    writer = Kept()
+    logger = Logger(writer)
+
+    def heavy(x):
+        return jax.lax.fori_loop(0, 20, lambda i, x: jnp.tanh(x @ x), x)
+
+    @jax.jit
+    def program(key, x):
+        state = logger.init(key)
+
+        def log(i):
+            logger.log(state, {"i": i})
+
+        log(heavy(x)[0, 0] * 0)
+        x, _ = jax.lax.scan(lambda x, i: (jnp.tanh(x), log(i)), x, jnp.arange(1.0, 4.0))
+        x = logger.tap(lambda x: (lox.log({"i": heavy(x)[0, 0] * 0 + 4}), x)[1], state)(x)
+        x = jax.lax.cond(x[0, 0] > 0, lambda: log(jnp.float32(5)) or heavy(x), lambda: x)
+        log(jnp.float32(6))
+        return x
+
+    for i in range(5):
+        program(key := jax.random.key(i), jnp.ones((200, 200)))
+        lox.barrier()
+        found = [float(values["i"]) for _, values in writer.rows(name(key))]
+        assert found == [0, 1, 2, 3, 4, 5, 6]
+
+
 def test_what_comes_after_a_finish_that_waits():
     writer = Kept()
     logger = Logger(writer)

@@ -120,11 +120,13 @@ class BaseLogger:
         @ft.wraps(fun)
         def logged(*args, **kwargs):
             try:
-                return call(*args, **kwargs)
+                out = call(*args, **kwargs)
             except Exception:
                 # What stopped the program, instead of what JAX says of it.
                 self._desk.check()
                 raise
+            _hand_on(state)
+            return out
 
         return logged
 
@@ -237,6 +239,16 @@ def _send(callback: Callable[[Parcel], None], logs: logdict, state: LoggerState)
     record = Record(values=(logs, jnp.asarray(state.run)), steps={}, keys=tuple(logs))
     with _after_programs():
         emit([record], callback, last_token())
+    _hand_on(state)
+
+
+def _hand_on(state: LoggerState) -> None:
+    """Let what is done with the state later in this program come after all until now.
+
+    Also inside of loops, branches and functions, which see nothing else of it.
+    """
+    if _compat.is_current(state.run):
+        object.__setattr__(state, "run", state.run + last_token())
 
 
 @contextlib.contextmanager
