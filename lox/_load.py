@@ -74,7 +74,9 @@ def _load(
         for now, pairs in it.groupby(chosen, key=lambda pair: pair[0])
         for own in _of_session(path, now, [run for _, run in pairs], wanted)
     ]
-    return logdict.of(_as_rows(logs[0]) if len(logs) == 1 else _stacked(path, logs))
+    if len(logs) > 1:
+        return logdict.of(_stacked(path, logs))
+    return logdict.of({key: _rows(own) for key, own in logs[0].items()})
 
 
 def _chosen(
@@ -133,10 +135,6 @@ def _of_session(
     return logs
 
 
-def _as_rows(own: dict[str, Series]) -> dict[str, Rows]:
-    return {key: _rows(of) for key, of in own.items()}
-
-
 def _rows(own: Series) -> Rows:
     """The rows as they were logged: the axis of time in its place, or none."""
     form, time = own.form, own.form.time or len(own) != 1
@@ -168,21 +166,18 @@ def _rows(own: Series) -> Rows:
 
 def _stacked(path: Any, logs: Sequence[dict[str, Series]]) -> dict[str, Rows]:
     """The logs of several runs with an axis of runs in front."""
-    shared = [key for key in logs[0] if all(key in own for own in logs)]
-    same = [aligned([own[key] for own in logs]) for key in shared]
-    each = [dict(zip(shared, own, strict=True)) for own in zip(*same, strict=True)]
+    keys = dict.fromkeys(it.chain(*logs))
     try:
-        if any(len(own) > len(shared) for own in logs):
-            raise LookupError("They do not have the same keys.")
-        return jax.tree.map(_stack, *map(_as_rows, each))
-    except (LookupError, TypeError, ValueError) as error:
+        every = {key: aligned([own[key] for own in logs]) for key in keys}
+        return {k: jax.tree.map(_stack, *map(_rows, own)) for k, own in every.items()}
+    except (KeyError, TypeError, ValueError) as error:
         lengths = [{key: len(rows) for key, rows in own.items()} for own in logs]
         other = next((own for own in lengths if own != lengths[0]), lengths[0])
         raise ValueError(
             f"The {len(logs)} runs in {str(path)!r} cannot be loaded as one: they differ "
             "in their keys, shapes, dtypes or numbers of rows, such as "
-            f"{lengths[0]} and {other}. "
-            "Load each alone, `lox.load(path, key=run.key)` for a run of `lox.runs(path)`."
+            f"{lengths[0]} and {other}. Load each alone, "
+            "`lox.load(path, key=run.key)` for a run of `lox.runs(path)`."
         ) from error
 
 

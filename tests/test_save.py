@@ -189,6 +189,7 @@ def test_runs_of_one_session_are_loaded_together(tmp_path):
 
     logs = lox.load(tmp_path)
 
+    assert list(logs) == ["x", "key"]
     np.testing.assert_array_equal(logs["x"], 10 * np.arange(4)[:, None] + np.arange(6))
     np.testing.assert_array_equal(logs.step["x"], [range(6)] * 4)
     np.testing.assert_array_equal(arrays(logs["key"])[0][..., 1], [range(6)] * 4)
@@ -199,6 +200,10 @@ def test_runs_of_one_session_are_loaded_together(tmp_path):
     with pytest.warns(UserWarning, match="A frame of 24 rows"):
         runs = lox.runs(tmp_path)
     assert [r.rows for r in runs] == [0] * 4
+    for key in (None, (2,)):
+        lost = (pytest.warns(UserWarning, match=f"A part of '{k}', 24 rows") for k in logs)
+        with next(lost), next(lost):
+            assert lox.load(tmp_path, key=key) == {}
 
 
 def _damage_first_column(path):
