@@ -84,10 +84,10 @@ def _chosen(
 ) -> list[tuple[Snapshot, int]]:
     """For each run that is asked for, its newest session and its id in it."""
     newest: dict[tuple[int, ...], tuple[Snapshot, int]] = {}
-    for now in _sessions(path, session):
-        own = {tuple(run["key"]): (now, run["id"]) for run in now.runs.values()}
-        # Those that are there again come last.
-        newest = {k: pair for k, pair in newest.items() if k not in own} | own
+    for now, run in _runs(path, session):
+        # A run that is there again has the place of its newest session.
+        newest.pop(tuple(run["key"]), None)
+        newest[tuple(run["key"])] = now, run["id"]
     where = "" if session is None else f" in the session {session!r}"
     if not newest:
         raise LookupError(f"The store in {str(path)!r} has no runs yet{where}.")
@@ -101,8 +101,8 @@ def _chosen(
     return [newest[key]]
 
 
-def _sessions(path: Any, name: str | None) -> list[Snapshot]:
-    """All sessions, or the one with this name."""
+def _runs(path: Any, name: str | None) -> list[tuple[Snapshot, dict[str, Any]]]:
+    """The runs of all sessions, or of the one with this name."""
     every = list(snapshots(existing(path)))
     names = [now.folder.name for now in every]
     if name is not None and name not in names:
@@ -110,7 +110,8 @@ def _sessions(path: Any, name: str | None) -> list[Snapshot]:
             f"The store in {str(path)!r} has no session {name!r}. It has "
             f"{', '.join(names) or 'none'}: see `run.session` of `lox.runs(path)`."
         )
-    return [now for now in every if name in (None, now.folder.name)]
+    chosen = (now for now in every if name in (None, now.folder.name))
+    return [(now, run) for now in chosen for run in now.runs.values()]
 
 
 def _of_session(
