@@ -15,14 +15,18 @@ from ._rows import Rows
 from ._save import key_words
 from ._store._folder import existing
 from ._store._read import Reader, Snapshot, Stale, snapshots
-from ._store._series import Series, series
+from ._store._series import Series, aligned, no_rows, series
 from ._writer import leaves, mapped
 
 
 def load(
-    path: str | os.PathLike, argnames: str | Sequence[str] | None = None, key: Any = None
+    path: str | os.PathLike,
+    argnames: str | Sequence[str] | None = None,
+    key: Any = None,
+    *,
+    session: str | None = None,
 ) -> logdict:
-    """Load the logs of a run: of its newest session.
+    """Load the logs of a run: of its newest session, or of the one that is asked for.
 
     Values are NumPy arrays, typed PRNG keys are what they were. Nothing else is read than
     the keys that are asked for, and no code from the files is run. This also works while
@@ -31,11 +35,17 @@ def load(
     Args:
         path: The folder of the store.
         argnames: The key or keys to load. None: all.
-        key: The PRNG key of the run. None: the only run, or all of them, with an axis of
-            runs in front; they then need the same number of rows.
+        key: The PRNG key of the run. None: the only run, or all of them in the order in
+            which they were started, with an axis of runs in front; they then need the same
+            number of rows.
+        session: The name of a session, the `run.session` of `lox.runs`. None: of each run
+            its newest.
 
     Returns:
         The logs that were saved, without the rows that had not really been logged.
+
+    Raises:
+        LookupError: If there is no such key, run or session.
 
     Example:
         >>> folder = getfixture("tmp_path")
@@ -44,67 +54,85 @@ def load(
         {'loss': 0.5}
     """
     wanted = [argnames] if isinstance(argnames, str) else argnames
+    words = None if key is None else tuple(key_words(key).tolist())
     while True:
         try:
-            return _load(
-                path, wanted, None if key is None else tuple(key_words(key).tolist())
-            )
+            return _load(path, wanted, words, session)
         except Stale:
             continue
 
 
-def _load(path: Any, wanted: Sequence[str] | None, key: tuple[int, ...] | None) -> logdict:
-    chosen = _chosen(path, key)
-    sessions = it.groupby(chosen, key=lambda pair: pair[0])
+def _load(
+    path: Any,
+    wanted: Sequence[str] | None,
+    key: tuple[int, ...] | None,
+    session: str | None,
+) -> logdict:
+    chosen = _chosen(path, key, session)
     logs = [
         own
-        for now, pairs in sessions
+        for now, pairs in it.groupby(chosen, key=lambda pair: pair[0])
         for own in _of_session(path, now, [run for _, run in pairs], wanted)
     ]
-    return logdict.of(logs[0] if len(logs) == 1 else _stacked(path, logs))
+    if len(logs) > 1:
+        return logdict.of(_stacked(path, logs))
+    return logdict.of({key: _rows(own) for key, own in logs[0].items()})
 
 
-def _chosen(path: Any, key: tuple[int, ...] | None) -> list[tuple[Snapshot, int]]:
+def _chosen(
+    path: Any, key: tuple[int, ...] | None, session: str | None
+) -> list[tuple[Snapshot, int]]:
     """For each run that is asked for, its newest session and its id in it."""
     newest: dict[tuple[int, ...], tuple[Snapshot, int]] = {}
-    for now in snapshots(existing(path)):
-        newest |= {tuple(run["key"]): (now, run["id"]) for run in now.runs.values()}
+    for now, run in _runs(path, session):
+        # A run that is there again has the place of its newest session.
+        newest.pop(tuple(run["key"]), None)
+        newest[tuple(run["key"])] = now, run["id"]
+    where = "" if session is None else f" in the session {session!r}"
     if not newest:
-        raise LookupError(f"The store in {str(path)!r} has no runs yet.")
+        raise LookupError(f"The store in {str(path)!r} has no runs yet{where}.")
     if key is None:
-        return sorted(newest.values(), key=lambda pair: (pair[0].folder, pair[1]))
+        return list(newest.values())
     if key not in newest:
         raise LookupError(
-            f"The store in {str(path)!r} has no run with the key {key}. It has runs with "
-            f"the keys {', '.join(map(str, sorted(newest)))}: see `lox.runs(path)`."
+            f"The store in {str(path)!r} has no run with the key {key}{where}. It has runs "
+            f"with the keys {', '.join(map(str, sorted(newest)))}: see `lox.runs(path)`."
         )
     return [newest[key]]
 
 
+def _runs(path: Any, name: str | None) -> list[tuple[Snapshot, dict[str, Any]]]:
+    """The runs of all sessions, or of the one with this name."""
+    every = list(snapshots(existing(path)))
+    names = [now.folder.name for now in every]
+    if name is not None and name not in names:
+        raise LookupError(
+            f"The store in {str(path)!r} has no session {name!r}. It has "
+            f"{', '.join(names) or 'none'}: see `run.session` of `lox.runs(path)`."
+        )
+    chosen = (now for now in every if name in (None, now.folder.name))
+    return [(now, run) for now in chosen for run in now.runs.values()]
+
+
 def _of_session(
     path: Any, now: Snapshot, ids: Sequence[int], wanted: Sequence[str] | None
-) -> list[dict[str, Rows]]:
+) -> list[dict[str, Series]]:
     """The logs of some runs of a session."""
-    only = ids[0] if len(ids) == 1 else None
     keys = now.keys if wanted is None else [key for key in wanted if key in now.keys]
     with Reader(now) as reader:
-        every = {key: series(reader, key, only) for key in keys}
-    by_run = {key: own.by_run() for key, own in every.items()}
+        every = {key: series(reader, key, ids) for key in keys}
     logs = []
     for run in ids:
-        # A key without rows, of a loop without iterations, is one of all runs.
-        mine = {
-            key: by_run[key].get(run, own)
-            for key, own in every.items()
-            if run in by_run[key] or not now.has_rows(key)
-        }
+        empty = {key: no_rows(now, key) for key in now.empty(run)}
+        found = {key: every[key].get(run, empty.get(key)) for key in keys}
+        mine = {key: own for key, own in found.items() if own is not None}
         missing = [key for key in wanted or () if key not in mine]
         if missing:
             raise LookupError(
                 f"The run {now.runs[run]['name']!r} in {str(path)!r} has no key "
                 f"{missing[0]!r}. All keys of its session are {now.keys}."
             )
-        logs.append({key: _rows(own) for key, own in mine.items()})
+        logs.append(mine)
     return logs
 
 
@@ -137,18 +165,21 @@ def _rows(own: Series) -> Rows:
     )
 
 
-def _stacked(path: Any, logs: Sequence[dict[str, Rows]]) -> dict[str, Rows]:
+def _stacked(path: Any, logs: Sequence[dict[str, Series]]) -> dict[str, Rows]:
     """The logs of several runs with an axis of runs in front."""
-    kinds = {str(jax.tree.map(np.shape, own)) for own in logs}
-    if len(kinds) > 1:
-        lengths = [{key: rows.length for key, rows in own.items()} for own in logs]
+    keys = dict.fromkeys(it.chain(*logs))
+    try:
+        every = {key: aligned([own[key] for own in logs]) for key in keys}
+        return {k: jax.tree.map(_stack, *map(_rows, own)) for k, own in every.items()}
+    except (KeyError, TypeError, ValueError) as error:
+        lengths = [{key: len(rows) for key, rows in own.items()} for own in logs]
         other = next((own for own in lengths if own != lengths[0]), lengths[0])
         raise ValueError(
             f"The {len(logs)} runs in {str(path)!r} cannot be loaded as one: they differ "
-            f"in their keys, steps or numbers of rows, such as {lengths[0]} and {other}. "
-            "Load each alone, `lox.load(path, key=run.key)` for a run of `lox.runs(path)`."
-        )
-    return jax.tree.map(_stack, *logs)
+            "in their keys, shapes, dtypes or numbers of rows, such as "
+            f"{lengths[0]} and {other}. Load each alone, "
+            "`lox.load(path, key=run.key)` for a run of `lox.runs(path)`."
+        ) from error
 
 
 def _stack(*xs: Any) -> Any:

@@ -73,14 +73,14 @@ def runs(path: str | os.PathLike) -> list[StoredRun]:
 def _of_session(now: Snapshot) -> Iterator[StoredRun]:
     counts = _counts(now)
     for run in now.runs.values():
-        own = {key: counts[key][run["id"]] for key in now.keys}
+        own, empty = {key: counts[key][run["id"]] for key in now.keys}, now.empty(run["id"])
         yield StoredRun(
             name=run["name"],
             key=tuple(run["key"]),
             config=run["config"],
             start=run["start"],
             rows=max(own.values(), default=0),
-            keys=tuple(key for key in own if own[key] or not now.has_rows(key)),
+            keys=tuple(key for key in own if own[key] or key in empty),
             session=now.folder.name,
             process=run["process"],
             group=run["group"],

@@ -4,6 +4,7 @@ import json
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from programs import PROGRAMS
@@ -188,6 +189,7 @@ def test_runs_of_one_session_are_loaded_together(tmp_path):
 
     logs = lox.load(tmp_path)
 
+    assert list(logs) == ["x", "key"]
     np.testing.assert_array_equal(logs["x"], 10 * np.arange(4)[:, None] + np.arange(6))
     np.testing.assert_array_equal(logs.step["x"], [range(6)] * 4)
     np.testing.assert_array_equal(arrays(logs["key"])[0][..., 1], [range(6)] * 4)
@@ -198,6 +200,10 @@ def test_runs_of_one_session_are_loaded_together(tmp_path):
     with pytest.warns(UserWarning, match="A frame of 24 rows"):
         runs = lox.runs(tmp_path)
     assert [r.rows for r in runs] == [0] * 4
+    for key in (None, (2,)):
+        lost = (pytest.warns(UserWarning, match=f"A part of '{k}', 24 rows") for k in logs)
+        with next(lost), next(lost):
+            assert lox.load(tmp_path, key=key) == {}
 
 
 def _damage_first_column(path):
@@ -255,13 +261,21 @@ def test_what_is_not_there_is_an_error(tmp_path):
     [
         (
             {"values": {"x": np.zeros((2, 3))}},
-            r"some are int64\[\] and some are float64\[3\]",
+            r"The rows of 'x' .* some are int64\[\] and some are float64\[3\].*`argnames`",
+        ),
+        (
+            {"values": {"x": np.zeros(2, ml_dtypes.bfloat16)}},
+            r"some are int64\[\] and some are bfloat16\[\]",
         ),
         (
             {"forms": {"x": Form(batch=1)}, "values": {"x": np.arange(2)[:, None]}},
             "in batches",
         ),
-        ({"steps": {"step": np.zeros(2)}}, "The step 'step' of 'x' does not have one form"),
+        ({"forms": {"x": Form(keys=((0, "rbg"),))}}, "as a PRNG key"),
+        (
+            {"steps": {"step": np.zeros((2, 1))}},
+            "The rows of the step 'step' of 'x' do not have one form",
+        ),
     ],
 )
 def test_rows_of_different_forms_are_an_error(tmp_path, change, message):
@@ -275,6 +289,160 @@ def test_rows_of_different_forms_are_an_error(tmp_path, change, message):
 
     with pytest.raises(ValueError, match=message):
         lox.load(tmp_path)
+
+
+def test_dtypes_of_one_key_are_promoted(tmp_path):
+    logger = lox.loggers.SaveLogger(tmp_path)
+    state = logger.init(0)
+    for value in (1, 1.5, True):
+        logs = {"a": value, "t": {"b": [value, 2]}}
+        logger.log(state, lox.logdict(logs, step=dict.fromkeys(logs, value)))
+    logger.finish(state)
+
+    logs = lox.load(tmp_path)
+
+    np.testing.assert_array_equal(logs["a"], [1, 1.5, 1])
+    np.testing.assert_array_equal(logs["t"]["b"][0], [1, 1.5, 1])
+    np.testing.assert_array_equal(logs.step["a"], [1, 1.5, 1])
+    assert logs["a"].dtype == np.result_type(jnp.asarray(1).dtype, jnp.asarray(1.5).dtype)
+    assert logs["t"]["b"][1].dtype == jnp.asarray(2).dtype
+
+
+def opened(path, number):
+    """A writer with some runs, whose ids are not in order."""
+    writer = SaveWriter(path)
+    each = [run(i, id=(7 * i + 5) % 11) for i in range(number)]
+    for own in each:
+        writer.open(own)
+    return writer, each
+
+
+def rows_of(own, value, *, key="x", tags=(), **steps):
+    value = np.asarray(value)
+    ids = np.full(len(value), own.id, np.int32)
+    steps = {name: np.asarray(step) for name, step in steps.items()}
+    return Block(ids, steps, {key: value}, {key: Form(tags, time=True)})
+
+
+def test_runs_are_loaded_in_the_order_in_which_they_were_started(tmp_path):
+    for first in (0, 6):
+        writer, each = opened(tmp_path, 8)
+        for i, own in enumerate(each):
+            writer.write(Batch([rows_of(own, [first + i])]))
+        for own in each:
+            writer.close(own)
+
+        np.testing.assert_array_equal(lox.load(tmp_path)["x"][:, 0], first + np.arange(8))
+        assert [r.key for r in lox.runs(tmp_path)][-8:] == [(i,) for i in range(8)]
+
+
+@pytest.mark.parametrize("close", [False, True])
+def test_a_run_has_nothing_of_the_others(tmp_path, close):
+    writer, (a, b) = opened(tmp_path, 2)
+    writer.write(Batch([rows_of(a, np.zeros((2, 2)), key="w")]))
+    writer.write(Batch([rows_of(b, np.zeros((2, 4)), key="w")]))
+    writer.write(Batch([rows_of(a, [0, 1]), rows_of(b, [2, 3], tags=("t",), step=[5, 6])]))
+    writer.write(Batch([rows_of(b, np.zeros(0), key="none"), rows_of(b, [1], key="y")]))
+    writer.flush()
+    for own in (a, b) if close else ():
+        writer.close(own)
+
+    logs, others = (lox.load(tmp_path, key=own.key) for own in (a, b))
+
+    assert list(logs) == ["w", "x"]
+    assert logs["w"].shape == (2, 2)
+    assert logs.steps == {}
+    assert logs.tags["x"] == ()
+    assert list(others) == ["w", "x", "y"]
+    assert others["w"].shape == (2, 4)
+    assert others.tags["x"] == ("t",)
+    np.testing.assert_array_equal(others.step["x"], [5, 6])
+    assert [r.keys for r in lox.runs(tmp_path)] == [("w", "x"), ("w", "x", "y")]
+    with pytest.raises(LookupError, match="has no key 'y'"):
+        lox.load(tmp_path, "y", key=a.key)
+    # Together, what only one of them has is masked.
+    both = lox.load(tmp_path, "x")
+    np.testing.assert_array_equal(both["x"], [[0, 1], [2, 3]])
+    np.testing.assert_array_equal(both.step.valid["x"], [[False] * 2, [True] * 2])
+    for names in (None, "w"):
+        with pytest.raises(ValueError, match="The 2 runs in"):
+            lox.load(tmp_path, names)
+
+
+def test_what_cannot_be_stacked_is_an_error(tmp_path):
+    for i, impl in enumerate(("rbg", "unsafe_rbg")):
+        lox.save({"k": jax.random.key(0, impl=impl)}, tmp_path / "keys", key=(i,))
+    for i, dtype in enumerate((jnp.bfloat16, jnp.int32)):
+        lox.save({"k": jnp.zeros(2, dtype)}, tmp_path / "dtypes", key=(i,))
+
+    for name in ("keys", "dtypes"):
+        with pytest.raises(ValueError, match=r"The 2 runs in .* `lox.runs\(path\)`"):
+            lox.load(tmp_path / name)
+
+
+def test_a_key_without_rows_is_one_of_the_runs_that_were_saved_with_it(tmp_path):
+    def f(x):
+        scan = jax.lax.scan
+        scan(lambda c, i: (c, lox.log({"none": i}, step=i) and None), 0, jnp.arange(0))
+        lox.log({"x": x})
+
+    jax.vmap(lambda x: lox.save(lox.spool(f)(x)[1], tmp_path))(jnp.arange(3.0))
+    lox.barrier()
+
+    assert lox.load(tmp_path)["none"].shape == (3, 0)
+    assert lox.load(tmp_path, key=(1,))["none"].shape == (0,)
+    assert [r.keys for r in lox.runs(tmp_path)] == [("none", "x")] * 3
+
+
+def test_a_session_can_be_asked_for(tmp_path):
+    for i in range(3):
+        lox.save({"x": float(i)}, tmp_path, key=(i % 2,))
+
+    names = [r.session for r in lox.runs(tmp_path)]
+    for i, name in enumerate(names):
+        assert lox.load(tmp_path, session=name)["x"] == i
+        assert lox.load(tmp_path, "x", (i % 2,), session=name)["x"] == i
+    assert lox.load(tmp_path, key=(0,))["x"] == 2
+    with pytest.raises(LookupError, match=f"no session 'old'. It has .*{names[1]}.*runs"):
+        lox.load(tmp_path, session="old")
+    with pytest.raises(LookupError, match=r"no run with the key \(1,\) in the session"):
+        lox.load(tmp_path, key=(1,), session=names[0])
+
+
+def test_containers_may_be_empty(tmp_path):
+    value = {"a": np.ones(2, bool), "b": {}, "c": [], "d": ((), None)}
+    logger = lox.loggers.SaveLogger(tmp_path)
+    for number in range(2):
+        state = logger.init(number)
+        logger.log(state, {"v": value})
+        logger.finish(state)
+        lox.save({"v": value}, tmp_path / "saved")
+
+        for logs in (lox.load(tmp_path, key=number), lox.load(tmp_path / "saved")):
+            assert str(logs["v"]) == str(value)
+
+
+def test_paths_are_those_of_the_moment_and_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    logger = lox.loggers.SaveLogger("here")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    logger.finish(logger.init(0))
+    for path in ("~/saved", "~/logged"):
+        lox.save({"x": 1.0}, "~/saved")
+        logger = lox.loggers.SaveLogger("~/logged")
+        logger.finish(logger.init(0))
+        assert len(lox.runs(path)) > 0
+
+    assert len(lox.runs(tmp_path / "here")) == 1
+    assert lox.load("~/saved")["x"] == 1
+    assert not any((tmp_path / "other").iterdir())
+
+
+def test_a_mode_that_is_none_is_refused_at_once(tmp_path):
+    with pytest.raises(ValueError, match="`mode` is 'q'"):
+        lox.loggers.SaveLogger(tmp_path, mode="q")
 
 
 def test_runs_say_what_they_are(tmp_path):

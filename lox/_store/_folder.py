@@ -21,7 +21,7 @@ def begun(path: str | os.PathLike, mode: str, process: int = 0) -> pathlib.Path:
             raises if there is a store.
         process: The number of this process.
     """
-    folder = pathlib.Path(path)
+    folder = pathlib.Path(os.path.expanduser(path))
     check_mode(mode)
     if mode == "x" and (folder / MARKER).exists():
         raise FileExistsError(
@@ -50,7 +50,7 @@ def check_mode(mode: str) -> None:
 
 def existing(path: str | os.PathLike) -> pathlib.Path:
     """The folder of a store that is to be read."""
-    folder = pathlib.Path(path)
+    folder = pathlib.Path(os.path.expanduser(path))
     if not (folder / MARKER).is_file():
         what = "is not there" if not folder.exists() else f"has no file {MARKER!r}"
         raise FileNotFoundError(

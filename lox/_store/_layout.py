@@ -87,7 +87,7 @@ def flat(block: Block) -> tuple[tuple, list[np.ndarray]]:
             arrays.append(node)
             kinds += name, node.dtype.num, node.shape[1:]
         else:
-            kinds += name, type(node), node and len(node)
+            kinds += name, type(node), None if node is None else len(node)
     return tuple(kinds), arrays
 
 

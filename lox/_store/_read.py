@@ -66,10 +66,15 @@ class Snapshot:
     def ended(self) -> bool:
         return any("end" in entry for entry in self.entries)
 
-    def has_rows(self, key: str) -> bool:
-        """Whether any run has rows of this key."""
-        groups = (number for number, layout in self.layouts.items() if key in layout.keys)
-        return any(self.frames[number] for number in groups)
+    @ft.cached_property
+    def without_rows(self) -> frozenset[str]:
+        """The keys that no run has rows of."""
+        some = [layout for number, layout in self.layouts.items() if self.frames[number]]
+        return frozenset(self.keys) - {key for layout in some for key in layout.keys}
+
+    def empty(self, run: int) -> frozenset[str]:
+        """The keys that a run was saved with, from loops without iterations."""
+        return self.without_rows.intersection(self.runs[run]["keys"])
 
 
 def snapshots(folder: pathlib.Path) -> Iterator[Snapshot]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools as it
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,9 @@ import numpy as np
 from lox._writer import Form, leaves, mapped
 
 from ._dtypes import named
+from ._frames import Frame
 from ._layout import ROW, RUN, Layout, filled, numbers
-from ._read import Reader, warn
+from ._read import Reader, Snapshot, warn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,29 +61,62 @@ class Series:
         }
 
 
-def series(reader: Reader, key: str, run: int | None = None) -> Series:
-    """The rows of a key, of one run or of all.
+def series(reader: Reader, key: str, runs: Sequence[int]) -> dict[int, Series]:
+    """The rows of a key, of each of the runs that has some.
 
     Those that are damaged are left out, with a warning.
     """
-    parts, lost = [], 0
+    parts: dict[int, list[Series]] = {}
+    low, high, lost = min(runs), max(runs), 0
     for number, layout in reader.now.layouts.items():
-        if key not in layout.keys:
-            continue
-        parts.append(_empty(layout, key))
-        for frame in reader.now.frames[number]:
-            if run is not None and not frame.runs[0] <= run <= frame.runs[1]:
-                continue
-            part = _part(layout, key, lambda i, frame=frame: reader.column(frame, i))
-            parts += [] if part is None else [part]
-            lost += frame.rows if part is None else 0
+        frames = reader.now.frames[number] if key in layout.keys else []
+        near = [frame for frame in frames if frame.runs[0] <= high and low <= frame.runs[1]]
+        found = [(frame, _of_frame(reader, frame, key, runs)) for frame in near]
+        lost += sum(frame.rows for frame, part in found if part is None)
+        whole = [part for _, part in found if part is not None]
+        for run, own in _concatenated(whole).by_run().items() if whole else ():
+            parts.setdefault(run, []).append(own)
     if lost:
         warn(reader.now.folder, f"A part of {key!r}, {lost} rows,")
-    return _joined(key, parts)
+    return {run: _joined(key, own) for run, own in parts.items()}
+
+
+def no_rows(now: Snapshot, key: str) -> Series:
+    """A key of a loop without iterations."""
+    layouts = (layout for layout in now.layouts.values() if key in layout.keys)
+    return _joined(key, [_empty(layout, key) for layout in layouts])
+
+
+def aligned(parts: Sequence[Series]) -> list[Series]:
+    """The parts with the same steps and tags, masked where they lack them."""
+    steps = {name: step for part in parts for name, step in part.steps.items()}
+    masked = [
+        name for name in steps if any(name in p.masks or name not in p.steps for p in parts)
+    ]
+    valid = any(part.valid is not None for part in parts)
+    tags = tuple(dict.fromkeys(tag for part in parts for tag in part.form.tags))
+    time = any(part.form.time for part in parts)
+    whole = (_completed(part, steps, masked, valid) for part in parts)
+    return [
+        dataclasses.replace(part, form=dataclasses.replace(part.form, tags=tags, time=time))
+        for part in whole
+    ]
+
+
+def _of_frame(reader: Reader, frame: Frame, key: str, runs: Sequence[int]) -> Series | None:
+    """The rows of a key and of some runs in one frame. None if they are damaged."""
+    layout, ids = reader.now.layouts[frame.group], reader.column(frame, RUN)
+    if ids is None:
+        return None
+    which = np.isin(ids, runs)
+    if not which.any():
+        return _empty(layout, key)
+    part = _part(layout, key, lambda i: reader.column(frame, i))
+    return part if part is None or which.all() else part.map(lambda x: x[which])
 
 
 def _part(layout: Layout, key: str, column: Callable[[int], Any]) -> Series | None:
-    """The rows of a key in one frame. None if they are damaged."""
+    """The rows of a key from the columns of one frame. None if they are damaged."""
     own = layout.keys[key]
     valid = [] if own.valid is None else [own.valid]
     others = [*layout.steps.values(), *layout.masks.values(), *valid, *numbers(own.tree)]
@@ -106,20 +140,21 @@ def _empty(layout: Layout, key: str) -> Any:
 
 
 def _joined(key: str, parts: Sequence[Series]) -> Series:
-    """The rows of several parts in one."""
+    """The rows of one run, from the parts of several layouts, in the order of logging."""
+    if len(parts) == 1:
+        return parts[0]
     _check(key, parts)
-    steps = {name: step for part in parts for name, step in part.steps.items()}
-    masked = [
-        name for name in steps if any(name in p.masks or name not in p.steps for p in parts)
-    ]
-    valid = any(part.valid is not None for part in parts)
-    whole = [_completed(part, steps, masked, valid) for part in parts]
-    arrays = [iter([x for _, x in leaves(part.arrays())]) for part in whole]
-    tags = dict.fromkeys(tag for part in parts for tag in part.form.tags)
-    time = any(part.form.time for part in parts)
-    joined = whole[0].map(lambda _: np.concatenate([next(each) for each in arrays]))
-    form = dataclasses.replace(parts[0].form, tags=tuple(tags), time=time)
-    return dataclasses.replace(joined, form=form)
+    joined = _concatenated(aligned(parts))
+    order = np.argsort(joined.row, kind="stable")
+    return joined.map(lambda x: x[order])
+
+
+def _concatenated(parts: Sequence[Series]) -> Series:
+    """The rows of parts with the same arrays. NumPy promotes their dtypes."""
+    if len(parts) == 1:
+        return parts[0]
+    arrays = [iter([x for _, x in leaves(part.arrays())]) for part in parts]
+    return parts[0].map(lambda _: np.concatenate([next(each) for each in arrays]))
 
 
 def _completed(
@@ -146,28 +181,54 @@ def _completed(
 
 
 def _check(key: str, parts: Sequence[Series]) -> None:
-    """Rows of one key may have other steps, but not another form."""
-    forms = list(dict.fromkeys(_described(part) for part in parts))
-    if len(forms) > 1:
-        raise ValueError(
-            f"The rows of {key!r} do not have one form: some are {forms[0]} and some are "
-            f"{forms[1]}, which no array can hold. Load the other keys with `argnames`, "
-            "and log values of different forms under different keys."
-        )
-    for name in {name for part in parts for name in part.steps}:
-        steps = {_kind(part.steps[name]) for part in parts if name in part.steps}
-        if len(steps) > 1:
-            raise ValueError(
-                f"The step {name!r} of {key!r} does not have one form: it is "
-                f"{' and '.join(sorted(steps))}. Load the other keys with `argnames`."
-            )
+    """Rows of one key may have other steps and dtypes, but not another form."""
+    _check_form(
+        f"The rows of {key!r}",
+        {_described(part, _kind): (_described(part, _shape), part.value) for part in parts},
+    )
+    for name in {name: None for part in parts for name in part.steps}:
+        steps = [part.steps[name] for part in parts if name in part.steps]
+        forms = {_kind(step): (_shape(step), step) for step in steps}
+        _check_form(f"The rows of the step {name!r} of {key!r}", forms)
 
 
-def _described(part: Series) -> str:
-    value = mapped(_kind, part.value)  # pyright: ignore[reportArgumentType]
+def _check_form(what: str, forms: dict[str, tuple[str, Any]]) -> None:
+    """Check that one array can hold all forms, each with its shape and an example."""
+    if _fit(forms.values()):
+        return
+    pairs = it.combinations(forms, 2)
+    one, other = next(pair for pair in pairs if not _fit(forms[name] for name in pair))
+    raise ValueError(
+        f"{what} do not have one form: some are {one} and some are {other}, which no array "
+        "can hold. Load the other keys with `argnames`, and log values of different forms "
+        "under different keys."
+    )
+
+
+def _fit(forms: Iterable[tuple[str, Any]]) -> bool:
+    """Whether the shapes are the same, and the dtypes can be promoted."""
+    shapes, trees = zip(*forms, strict=True)
+    if len(set(shapes)) > 1:
+        return False
+    arrays = ([x for _, x in leaves(tree)] for tree in trees)
+    try:
+        for same in zip(*arrays, strict=True):
+            np.result_type(*same)
+    except TypeError:
+        return False
+    return True
+
+
+def _described(part: Series, kind: Callable[[np.ndarray], str]) -> str:
+    value = mapped(kind, part.value)
     batch = f" in batches of {part.form.batch} axes" if part.form.batch else ""
-    return f"{value}{batch}".replace("'", "")
+    impls = ", ".join(impl for _, impl in part.form.keys)
+    return f"{value}{batch}{impls and f' as a PRNG key, {impls}'}".replace("'", "")
 
 
 def _kind(array: np.ndarray) -> str:
-    return f"{array.dtype}[{','.join(map(str, array.shape[1:]))}]"
+    return f"{array.dtype}{_shape(array)}"
+
+
+def _shape(array: np.ndarray) -> str:
+    return f"[{','.join(map(str, array.shape[1:]))}]"

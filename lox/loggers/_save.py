@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from lox._store._folder import begun
+from lox._store._folder import begun, check_mode
 from lox._store._session import Session
 from lox._writer import Batch, Run
 
@@ -67,7 +67,9 @@ class SaveWriter:
     """
 
     def __init__(self, path: str | os.PathLike, mode: str = "a"):
-        self._path, self._mode = path, mode
+        check_mode(mode)
+        # Runs are opened later, and the process may be in another folder by then.
+        self._path, self._mode = os.path.abspath(os.path.expanduser(path)), mode
         self._session: Session | None = None
         self._open: set[int] = set()
 
