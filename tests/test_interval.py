@@ -27,7 +27,6 @@ import lox
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 INTERVALS = [1, 2, 3, 5, 100]
-every = pytest.mark.parametrize("p", PROGRAMS, ids=lambda p: p.name)
 half = pytest.mark.parametrize("p", thin(PROGRAMS, 2, start=1), ids=lambda p: p.name)
 
 
@@ -40,7 +39,7 @@ def some_of(p: Program, turn: int = 0) -> list[int]:
 # Every construct ----------------------------------------------------------------------
 
 
-@every
+@pytest.mark.parametrize("p", thin(PROGRAMS, 2), ids=lambda p: p.name)
 def test_each_key_keeps_every_kth_row(p: Program):
     for k in some_of(p):
         for wrap in thin([jax.jit, lambda fun: fun], 2, start=PROGRAMS.index(p) // 2):

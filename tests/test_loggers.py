@@ -55,7 +55,7 @@ def logs_flatly(records) -> bool:
     return all(len(record.lanes) == 1 for record in records)
 
 
-@pytest.mark.parametrize("p", thin(PROGRAMS, 2), ids=lambda p: p.name)
+@pytest.mark.parametrize("p", thin(PROGRAMS, 3), ids=lambda p: p.name)
 def test_each_run_has_what_its_example_logs(p: Program):
     records = records_of_each(p)
     if not logs_flatly(records):

@@ -65,7 +65,7 @@ WAYS = [
 @pytest.mark.parametrize("p", PROGRAMS, ids=lambda p: p.name)
 def test_tap_delivers_what_the_eager_run_logs_in_its_order(p: Program, capsys):
     ways = [way for way in WAYS if p.grad or way[2] is not slope_of]
-    for way in thin(ways, 5, PROGRAMS.index(p)):
+    for way in thin(ways, 6, PROGRAMS.index(p)):
         assert_heard(p, way)
         printed = capsys.readouterr().out
         # What a backward rule logs belongs to whoever is around `grad`.
@@ -100,7 +100,7 @@ def test_tap_delivers_what_loops_of_unknown_length_log(fun):
         (lambda tap: jax.jit(jax.vmap(tap(fun))), each, 3),
         (lambda tap: jax.jit(tap(jax.vmap(fun))), each, 3),
     ]
-    for transform, (x, expected, mine), batch in thin(ways, 2, WHILE_PROGRAMS.index(fun)):
+    for transform, (x, expected, mine), batch in thin(ways, 3, WHILE_PROGRAMS.index(fun)):
 
         def tapping(listen, transform=transform, batch=batch):
             return transform(lambda f: lox.tap(f, listen, batch=batch))
