@@ -15,7 +15,7 @@ import lox
 from lox.loggers import ConsoleLogger, CSVLogger, JSONLogger, SaveLogger
 
 STEPS = 300
-SIZE = 320
+SIZE = 384
 
 
 def figures() -> list[Figure]:

@@ -16,8 +16,9 @@ CALLS = 10_000
 BYTES = 64 * 2**20
 # How long what was logged may wait before it is written.
 DELAY = 0.5
-# How long calls gather before they are made: to change threads for each costs more.
-PAUSE = 0.005
+# How long calls gather before they are made, unless somebody waits or there are many: to
+# change threads costs the program more than the calls do.
+PAUSE = 0.1
 
 
 class Flushes(Protocol):
@@ -46,6 +47,8 @@ class Scribe:
             self._room.wait_for(lambda: not self._is_full())
             self._waiting += nbytes
         self._queue.put((call, nbytes))
+        if self._is_full(share=0.5):
+            self._hurry.set()
 
     def run(self, call: Callable[[], Any]) -> Any:
         """Call something after all that was sent, and return or raise what it does."""
@@ -63,7 +66,6 @@ class Scribe:
         self._queue.put((attempt, 0))
         self._hurry.set()
         done.wait()
-        self._hurry.clear()
         result, error = outcome[0]
         if error is not None:
             raise error
@@ -101,8 +103,8 @@ class Scribe:
     def _is_here(self) -> bool:
         return self._thread in (None, threading.current_thread())
 
-    def _is_full(self) -> bool:
-        return self._queue.qsize() >= CALLS or self._waiting >= BYTES
+    def _is_full(self, share: float = 1) -> bool:
+        return self._queue.qsize() >= share * CALLS or self._waiting >= share * BYTES
 
     def _run(self) -> None:
         while True:
@@ -124,6 +126,7 @@ class Scribe:
                 self._room.notify_all()
             if self._queue.empty():
                 self._hurry.wait(PAUSE)
+                self._hurry.clear()
 
     def _wait(self) -> float | None:
         """How many seconds there are until something is to be flushed."""
