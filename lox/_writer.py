@@ -100,8 +100,10 @@ class Block:
     def of_runs(self, ids: Collection[int]) -> "Block":
         """The rows of these runs alone."""
         mine = np.isin(self.runs, list(ids))
+        if mine.all():
+            return self
         arrays = {name: mapped(lambda x: x[mine], getattr(self, name)) for name in _ARRAYS}
-        return self if mine.all() else dataclasses.replace(self, **arrays)
+        return dataclasses.replace(self, **arrays)
 
     def renamed(self, ids: Mapping[int, int]) -> "Block":
         """The same with other ids for its runs."""

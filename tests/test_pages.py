@@ -126,18 +126,20 @@ def test_an_argname_is_a_whole_key():
 # Quick start --------------------------------------------------------------------------
 
 
+def running_sum(xs):
+    lox.log({"xs": xs})
+
+    def step(carry, x):
+        carry += x
+        lox.log({"carry": carry})
+        return carry, x
+
+    y, _ = jax.lax.scan(step, 0, xs)
+    return y
+
+
 def test_basic_api(capsys):
-    def f(xs):
-        lox.log({"xs": xs})
-
-        def step(carry, x):
-            carry += x
-            lox.log({"carry": carry})
-            return carry, x
-
-        y, _ = jax.lax.scan(step, 0, xs)
-        return y
-
+    f = running_sum
     y, logs = lox.spool(f)(jnp.arange(3))
     print("Collected Logs:", logs)
 
@@ -242,17 +244,7 @@ def test_nolog(capsys):
 def test_loggers(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
-    def f(xs):
-        lox.log({"xs": xs})
-
-        def step(carry, x):
-            carry += x
-            lox.log({"carry": carry})
-            return carry, x
-
-        y, _ = jax.lax.scan(step, 0, xs)
-        return y
-
+    f = running_sum
     xs, key = jnp.arange(3), jax.random.key(0)
     logger = lox.loggers.SaveLogger("./.lox/")
     logger_state = logger.init(key)

@@ -4,12 +4,13 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
 from lox._live import can_move, region
 from lox._writer import Batch, Run
 
 from . import _screen
+from ._desk import OnError
 from ._logger import Logger
 from ._summary import Summary
 
@@ -47,7 +48,7 @@ class ConsoleLogger(Logger):
         max_keys: int = 40,
         title: str = "lox",
         config: Mapping[str, Any] | None = None,
-        on_error: Literal["warn", "raise"] = "warn",
+        on_error: OnError = "warn",
         all_processes: bool = False,
     ):
         writer = ConsoleWriter(every=every, file=file, max_keys=max_keys, title=title)

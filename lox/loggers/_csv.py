@@ -8,12 +8,13 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lox._writer import Batch, Row, Run, leaves
 
+from ._desk import OnError
 from ._lines import append, candidates, create, encoded
 from ._logger import Logger
 from ._plain import named, plain
@@ -51,7 +52,7 @@ class CSVLogger(Logger):
         path: str | os.PathLike,
         *,
         config: Mapping[str, Any] | None = None,
-        on_error: Literal["warn", "raise"] = "warn",
+        on_error: OnError = "warn",
         all_processes: bool = False,
     ):
         super().__init__(

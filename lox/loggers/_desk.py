@@ -8,7 +8,6 @@ import contextlib
 import secrets
 import time
 import warnings
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
@@ -101,9 +100,15 @@ class BaseDesk(abc.ABC):
         self._is_forgotten = True
         _desks.pop(self, None)
 
-    @abc.abstractmethod
     def check(self, *, always: bool = False) -> None:
         """Raise what has failed; `always`: also what the program need not stop for."""
+        if self._bug is not None:
+            bug, self._bug = self._bug, None
+            raise bug
+        self._raise_failure(always=always)
+
+    @abc.abstractmethod
+    def _raise_failure(self, *, always: bool) -> None: ...
 
     @abc.abstractmethod
     def _begin(self, run: Run) -> None: ...
@@ -143,7 +148,8 @@ class BaseDesk(abc.ABC):
         if key in self._ids:
             return self._ids[key]
         # A number that a process that is dead has not had, either.
-        id = next(id for id in iter(_any_number, None) if id not in self._taken)
+        while (id := secrets.randbelow(2**31)) in self._names or id in self._finished:
+            pass
         name = "-".join(map(str, key))
         run = Run(id, name, key, self.config, time.time(), group, process)
         self._begin(run)
@@ -199,10 +205,6 @@ class BaseDesk(abc.ABC):
         if stale:
             self._bug = self._unknown(stale[0])
 
-    @property
-    def _taken(self) -> Mapping[int, str]:
-        return ChainMap(self._names, self._finished)
-
     def _unknown(self, id: int) -> ValueError:
         if id in self._finished:
             return ValueError(
@@ -256,10 +258,7 @@ class Desk(BaseDesk):
     def writers(self) -> list[Writer]:
         return [self._writer]
 
-    def check(self, *, always: bool = False) -> None:
-        if self._bug is not None:
-            bug, self._bug = self._bug, None
-            raise bug
+    def _raise_failure(self, *, always: bool) -> None:
         if self._failure is not None and (always or self._on_error == "raise"):
             failure, lost = self._failure, self._lost
             if always and not self._runs:
@@ -353,10 +352,6 @@ def _finish_all() -> None:
     scribe.flush()
     for desk in list(_desks):
         desk._finish(list(desk._names))
-
-
-def _any_number() -> int:
-    return secrets.randbelow(2**31)
 
 
 def _described(error: BaseException) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from lox._writer import Batch, Row, Run
 
+from ._desk import OnError
 from ._lines import Lines, create
 from ._logger import Logger
 from ._plain import named, plain
@@ -45,7 +46,7 @@ class JSONLogger(Logger):
         *,
         nan: Special = "null",
         config: Mapping[str, Any] | None = None,
-        on_error: Literal["warn", "raise"] = "warn",
+        on_error: OnError = "warn",
         all_processes: bool = False,
     ):
         super().__init__(

@@ -42,10 +42,7 @@ class Fan(BaseDesk):
     def writers(self) -> list[Writer]:
         return [writer for desk in self._desks for writer in desk.writers]
 
-    def check(self, *, always: bool = False) -> None:
-        if self._bug is not None:
-            bug, self._bug = self._bug, None
-            raise bug
+    def _raise_failure(self, *, always: bool) -> None:
         for desk in self._desks:
             desk.check(always=always)
 
