@@ -1,6 +1,7 @@
 """Everything that knows JAX's private parts or asks for its version."""
 
 import contextlib
+import functools as ft
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,9 +16,11 @@ from jax._src import (
     core as _core,
     custom_batching as _custom_batching,
     custom_derivatives as _derivatives,
+    dispatch as _dispatch,
     distributed as _distributed,
     linear_util as _linear_util,
     literals as _literals,
+    mesh as _mesh,
     source_info_util as _source_info,
 )
 from jax._src.debugging import DebugEffect as _DebugEffect
@@ -28,7 +31,8 @@ from jax.experimental.buffer_callback import buffer_callback
 from jax.experimental.key_reuse import _core as _key_reuse
 from jax.experimental.layout import Format
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive
-from jax.interpreters import batching
+from jax.interpreters import batching, mlir
+from jax.sharding import PartitionSpec as P
 
 # Messages and profiles then name the user's line that logged, not ours.
 _source_info.register_exclusion(os.path.dirname(__file__))
@@ -347,9 +351,62 @@ def portable_host_call(
     return jax.experimental.io_callback(deliver, form, token, *args)
 
 
-def is_partitioned(context: Any) -> bool:
-    """Whether the program that is being lowered runs on several devices at once."""
-    return getattr(context.module_context.axis_context, "num_devices", 1) != 1
+def requires_devices(primitive: Primitive) -> None:
+    """Let the lowering of `primitive` know the devices that the program will run on."""
+    _dispatch.prim_requires_devices_during_lowering.add(primitive)
+
+
+def partitioned_over(context: Any) -> Sequence[Any]:
+    """The devices that XLA divides a program among. None where it runs on one."""
+    where = context.module_context.axis_context
+    is_divided = getattr(where, "num_devices", 1) != 1
+    return where.device_assignment if is_divided else ()
+
+
+def lower_on_each(fun: Callable, context: Any, *args: Any) -> Any:
+    """Lower `fun(number, *args)`; each device of a partitioned program calls it.
+
+    It gets the number of the device, or None if there is only one, and whole arrays. What
+    it returns is taken to be the same on all of them, and nobody compares it: this way no
+    device waits for another. A value that is not whole on each is gathered.
+    """
+    devices = partitioned_over(context)
+    if not devices:
+        one = ft.partial(fun, None)
+        return mlir.lower_fun(one, multiple_results=True)(context, *args)
+    mesh = _mesh_over(devices, context.module_context.axis_context.abstract_mesh)
+
+    def numbered(*args):
+        return fun(jax.lax.axis_index(mesh.axis_names), *args)
+
+    each = jax.shard_map(numbered, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)
+
+    def on_each(*args):
+        # The gathered copy is another value: the program's own keeps its sharding.
+        copies = [jax.lax.optimization_barrier(x) for x in args]
+        with _mesh.use_abstract_mesh(_mesh.empty_abstract_mesh):
+            return each(*copies)
+
+    ins, outs = (
+        [_core.ShapedArray(aval.shape, aval.dtype) for aval in avals]
+        for avals in (context.avals_in, context.avals_out)
+    )
+    # Without the shardings that they have, which are over another mesh.
+    context = context.replace(avals_in=ins, avals_out=outs)
+    return mlir.lower_fun(on_each, multiple_results=True)(context, *args)
+
+
+def _mesh_over(devices: Sequence[Any], form: Any) -> jax.sharding.Mesh:
+    """A mesh of the program's own form: another would get in the way of its shardings."""
+    if form is None or form.size != len(devices):
+        return jax.sharding.Mesh(np.array(devices), ("devices",))
+    sizes = tuple(form.shape.values())
+    return jax.sharding.Mesh(np.array(devices).reshape(sizes), form.axis_names)
+
+
+def is_here(x: Any) -> bool:
+    """Whether this process has all of an array, and no other has a part in it."""
+    return not isinstance(x, jax.Array) or x.is_fully_addressable
 
 
 def key_name(dtype: Any) -> str:

@@ -1,5 +1,6 @@
 """Host calls: the primitive that hands records to a Python function as they come."""
 
+import functools as ft
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,7 +24,8 @@ def emit(
     """Call `callback` on the host, once for all of the records.
 
     It comes after the call that returned `token`, and nothing is sent where none of the
-    records is valid.
+    records is valid. Of several processes (`jax.distributed`) that run a program together
+    the first is called, or all of them if `callback.everywhere` is true.
     """
     records = jax.tree.map(key_data, list(records))
     return bind(emit_p, records, [token], callback=callback)[0]
@@ -62,6 +64,10 @@ def emit_again(change: Callable[[Record], Record], args: list, params: dict) -> 
 
 @emit_p.def_impl
 def _impl(token, *leaves, form, callback, **params):
+    if not all(map(_compat.is_here, leaves)):
+        # All processes are here, and one of them gets it.
+        again = ft.partial(emit_p.bind, form=form, callback=callback, **params)
+        return jax.jit(again)(token, *leaves)
     arrays = [np.array(x) for x in leaves]
     if any(_is_wanted(record) for record in jax.tree.unflatten(form, arrays)):
         each = [[i] for i in range(len(arrays))]
@@ -69,11 +75,14 @@ def _impl(token, *leaves, form, callback, **params):
     return [token]
 
 
-def _lowering(host_call: Callable, *, stoppable: bool = True) -> Callable:
+def _lowering(host_call: Callable) -> Callable:
     def lower(context, *args, form, callback, **params):
-        def lowered(token, *leaves):
+        callers = _callers(_compat.partitioned_over(context), callback)
+
+        def lowered(device, token, *leaves):
             groups = by_width(leaves)
-            contents = Contents.of(form, leaves, groups, stoppable=stoppable)
+            # Of several devices only one would stop, and the others wait for it forever.
+            contents = Contents.of(form, leaves, groups, stoppable=not callers)
 
             def deliver(arrays):
                 callback(Parcel(arrays, contents))
@@ -81,14 +90,29 @@ def _lowering(host_call: Callable, *, stoppable: bool = True) -> Callable:
             def call():
                 return host_call(context, deliver, token, *pack(leaves, groups))
 
+            conditions = [jnp.isin(device, np.array(callers))] if callers else []
             wanted = [_is_wanted(record) for record in jax.tree.unflatten(form, leaves)]
-            if any(condition is True for condition in wanted):
+            if not any(condition is True for condition in wanted):
+                conditions.append(jnp.stack(wanted).any())
+            if not conditions:
                 return [call()]
-            return [jax.lax.cond(jnp.stack(wanted).any(), call, lambda: token)]
+            return [jax.lax.cond(jnp.stack(conditions).all(), call, lambda: token)]
 
-        return mlir.lower_fun(lowered, multiple_results=True)(context, *args)
+        return _compat.lower_on_each(lowered, context, *args)
 
     return lower
+
+
+def _callers(devices: Sequence[Any], callback: Any) -> list[int]:
+    """Which devices of a partitioned program call the host.
+
+    What is logged there is one value for all of them: it goes to the first process, or to
+    each that has a device. All processes must come to the same answer.
+    """
+    processes = [device.process_index for device in devices]
+    each = dict(zip(reversed(processes), reversed(range(len(processes))), strict=True))
+    everywhere = getattr(callback, "everywhere", False)
+    return [each[process] for process in sorted(each)[: None if everywhere else 1]]
 
 
 def _is_wanted(record: Record) -> Any:
@@ -98,17 +122,7 @@ def _is_wanted(record: Record) -> Any:
 
 _quickly = _lowering(_compat.cpu_host_call)
 _portably = _lowering(_compat.portable_host_call)
-# Of several devices only one would stop, and the others wait for it forever.
-_from_many = _lowering(_compat.portable_host_call, stoppable=False)
 
-
-def _choose(quickly: Callable) -> Callable:
-    def lower(context, *args, **params):
-        lowering = _from_many if _compat.is_partitioned(context) else quickly
-        return lowering(context, *args, **params)
-
-    return lower
-
-
-mlir.register_lowering(emit_p, _choose(_portably))
-mlir.register_lowering(emit_p, _choose(_quickly), platform="cpu")
+_compat.requires_devices(emit_p)
+mlir.register_lowering(emit_p, _portably)
+mlir.register_lowering(emit_p, _quickly, platform="cpu")

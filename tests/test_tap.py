@@ -643,7 +643,7 @@ def portably():
     """Call the host as on platforms that have no quicker way."""
     mlir.register_lowering(_emit.emit_p, _emit._portably, platform="cpu")
     yield
-    mlir.register_lowering(_emit.emit_p, _emit._choose(_emit._quickly), platform="cpu")
+    mlir.register_lowering(_emit.emit_p, _emit._quickly, platform="cpu")
 
 
 @pytest.mark.parametrize("p", thin(PROGRAMS, 6), ids=lambda p: p.name)
