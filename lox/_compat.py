@@ -2,6 +2,7 @@
 
 import contextlib
 import functools as ft
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src import (
     ad_util as _ad_util,
+    config as _config,
     core as _core,
     custom_batching as _custom_batching,
     custom_derivatives as _derivatives,
@@ -357,10 +359,18 @@ def requires_devices(primitive: Primitive) -> None:
 
 
 def partitioned_over(context: Any) -> Sequence[Any]:
-    """The devices that XLA divides a program among. None where it runs on one."""
-    where = context.module_context.axis_context
-    is_divided = getattr(where, "num_devices", 1) != 1
-    return where.device_assignment if is_divided else ()
+    """The devices that JAX divides an equation among as it likes, if it does."""
+    axes = context.module_context.axis_context
+    is_divided = getattr(axes, "num_devices", 1) != 1
+    return axes.device_assignment if is_divided else ()
+
+
+def runs_alone(context: Any) -> bool:
+    """Whether the program that is being lowered runs on one device."""
+    axes = context.module_context.axis_context
+    return getattr(axes, "num_devices", 1) == 1 and (
+        not hasattr(axes, "mesh") or axes.mesh.size == 1
+    )
 
 
 def lower_on_each(fun: Callable, context: Any, *args: Any) -> Any:
@@ -372,8 +382,8 @@ def lower_on_each(fun: Callable, context: Any, *args: Any) -> Any:
     """
     devices = partitioned_over(context)
     if not devices:
-        one = ft.partial(fun, None)
-        return mlir.lower_fun(one, multiple_results=True)(context, *args)
+        once = once_a_device(ft.partial(fun, None))
+        return mlir.lower_fun(once, multiple_results=True)(context, *args)
     mesh = _mesh_over(devices, context.module_context.axis_context.abstract_mesh)
 
     def numbered(*args):
@@ -407,6 +417,98 @@ def _mesh_over(devices: Sequence[Any], form: Any) -> jax.sharding.Mesh:
 def is_here(x: Any) -> bool:
     """Whether this process has all of an array, and no other has a part in it."""
     return not isinstance(x, jax.Array) or x.is_fully_addressable
+
+
+def once_a_device(fun: Callable) -> Callable:
+    """Run `fun`, inside of a `shard_map`, once along axes that it is not over.
+
+    Otherwise JAX divides it along them as it likes, and cannot if it calls the host. The
+    function takes and returns a token first, and other arrays.
+    """
+    axes = [axis for axis, is_manual in manual_axes().items() if not is_manual]
+    if not axes:
+        return fun
+
+    def run(indices, token, *args):
+        is_first = sum(index[0] for index in indices) == 0
+        return jax.lax.cond(is_first, lambda: fun(token, *args), lambda: [token])
+
+    everywhere, each = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec
+    sizes = jax.sharding.get_abstract_mesh().shape
+    indices = [np.arange(sizes[axis], dtype=np.int32) for axis in axes]
+    return lambda *args: jax.shard_map(
+        run,
+        in_specs=([each(axis) for axis in axes], *[everywhere] * len(args)),
+        out_specs=everywhere,
+        axis_names=set(axes),
+        check_vma=False,
+    )(indices, *args)
+
+
+def mapped_axes(eqn: JaxprEqn) -> dict[str, int]:
+    """The axes of a mesh that a `shard_map` is over, in the order of the mesh."""
+    name = "manual_axes" if "manual_axes" in eqn.params else "newly_manual_axes"
+    sizes, mapped = eqn.params["mesh"].shape, eqn.params[name]
+    return {axis: size for axis, size in sizes.items() if axis in mapped}
+
+
+def device_count(eqn: JaxprEqn) -> tuple[int, ...]:
+    """On how many devices a `shard_map` runs. Empty: it is something else."""
+    if eqn.primitive.name != "shard_map":
+        return ()
+    return (math.prod(mapped_axes(eqn).values()),)
+
+
+def shard_map(fun: Callable, eqn: JaxprEqn, in_specs: Any, out_specs: Any) -> Callable:
+    """The same `shard_map` of another function."""
+    mapped = jax.shard_map(
+        fun,
+        mesh=eqn.params["mesh"],
+        in_specs=in_specs,
+        out_specs=out_specs,
+        axis_names=set(mapped_axes(eqn)),
+        check_vma=eqn.params["check_vma"],
+    )
+    # Otherwise JAX would run, and compile, each operation by itself.
+    return jax.jit(mapped) if staged_program() is None else mapped
+
+
+def manual_axes() -> dict[str, bool]:
+    """The axes of the mesh that is around, and which of them a `shard_map` is over.
+
+    Empty outside of a `shard_map`.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    manual = getattr(mesh, "manual_axes", ())
+    return {axis: axis in manual for axis in mesh.axis_names} if manual else {}
+
+
+def coordinates() -> dict[str, jax.Array]:
+    """Inside of a `shard_map`, where in the mesh the device is that runs this."""
+    manual = [axis for axis, is_manual in manual_axes().items() if is_manual]
+    return {str(axis): jax.lax.axis_index(axis) for axis in manual}
+
+
+def varying(aval: Any) -> frozenset[str]:
+    """The axes of a mesh along which an array may differ from device to device."""
+    kind = getattr(aval, "mat", None)  # JAX >= 0.9
+    return kind.varying if kind is not None else getattr(aval, "vma", frozenset())
+
+
+def varied(x: Any, axes: frozenset[str] | None = None) -> Any:
+    """The same, as something that may differ along axes. None: all that there are.
+
+    JAX asks for it where both sides of a `cond` or of a carry must be alike.
+    """
+    if not _config._check_vma.value:
+        return x
+    manual = (axis for axis, is_manual in manual_axes().items() if is_manual)
+    missing = tuple((frozenset(manual) if axes is None else axes) - varying(jax.typeof(x)))
+    if not missing:
+        return x
+    if hasattr(jax.lax, "pcast"):  # JAX >= 0.8
+        return jax.lax.pcast(x, missing, to="varying")
+    return jax.lax.pvary(x, missing)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def key_name(dtype: Any) -> str:

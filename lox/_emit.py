@@ -77,12 +77,13 @@ def _impl(token, *leaves, form, callback, **params):
 
 def _lowering(host_call: Callable) -> Callable:
     def lower(context, *args, form, callback, **params):
+        alone = _compat.runs_alone(context)
         callers = _callers(_compat.partitioned_over(context), callback)
 
         def lowered(device, token, *leaves):
             groups = by_width(leaves)
             # Of several devices only one would stop, and the others wait for it forever.
-            contents = Contents.of(form, leaves, groups, stoppable=not callers)
+            contents = Contents.of(form, leaves, groups, stoppable=alone)
 
             def deliver(arrays):
                 callback(Parcel(arrays, contents))
