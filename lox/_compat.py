@@ -382,8 +382,8 @@ def lower_on_each(fun: Callable, context: Any, *args: Any) -> Any:
     """
     devices = partitioned_over(context)
     if not devices:
-        once = once_a_device(ft.partial(fun, None))
-        return mlir.lower_fun(once, multiple_results=True)(context, *args)
+        alone = ft.partial(fun, None)
+        return mlir.lower_fun(alone, multiple_results=True)(context, *args)
     mesh = _mesh_over(devices, context.module_context.axis_context.abstract_mesh)
 
     def numbered(*args):
@@ -417,6 +417,12 @@ def _mesh_over(devices: Sequence[Any], form: Any) -> jax.sharding.Mesh:
 def is_here(x: Any) -> bool:
     """Whether this process has all of an array, and no other has a part in it."""
     return not isinstance(x, jax.Array) or x.is_fully_addressable
+
+
+def is_first(arrays: Sequence[jax.Array]) -> bool:
+    """Whether this is the first of the processes that have a part in arrays."""
+    devices = (device for x in arrays for device in x.sharding.device_set)
+    return jax.process_index() == min(device.process_index for device in devices)
 
 
 def once_a_device(fun: Callable) -> Callable:

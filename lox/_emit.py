@@ -64,10 +64,12 @@ def emit_again(change: Callable[[Record], Record], args: list, params: dict) -> 
 
 @emit_p.def_impl
 def _impl(token, *leaves, form, callback, **params):
-    if not all(map(_compat.is_here, leaves)):
-        # All processes are here, and one of them gets it.
+    shared = [x for x in leaves if not _compat.is_here(x)]
+    if not all(x.is_fully_replicated for x in shared):
         again = ft.partial(emit_p.bind, form=form, callback=callback, **params)
         return jax.jit(again)(token, *leaves)
+    if shared and not (_is_everywhere(callback) or _compat.is_first(shared)):
+        return [token]
     arrays = [np.array(x) for x in leaves]
     if any(_is_wanted(record) for record in jax.tree.unflatten(form, arrays)):
         each = [[i] for i in range(len(arrays))]
@@ -99,7 +101,11 @@ def _lowering(host_call: Callable) -> Callable:
                 return [call()]
             return [jax.lax.cond(jnp.stack(conditions).all(), call, lambda: token)]
 
-        return _compat.lower_on_each(lowered, context, *args)
+        def on_device(device, *args):
+            run = ft.partial(lowered, device)
+            return (run if callers else _compat.once_a_device(run))(*args)
+
+        return _compat.lower_on_each(on_device, context, *args)
 
     return lower
 
@@ -112,8 +118,12 @@ def _callers(devices: Sequence[Any], callback: Any) -> list[int]:
     """
     processes = [device.process_index for device in devices]
     each = dict(zip(reversed(processes), reversed(range(len(processes))), strict=True))
-    everywhere = getattr(callback, "everywhere", False)
-    return [each[process] for process in sorted(each)[: None if everywhere else 1]]
+    number = None if _is_everywhere(callback) else 1
+    return [each[process] for process in sorted(each)[:number]]
+
+
+def _is_everywhere(callback: Any) -> bool:
+    return getattr(callback, "everywhere", False)
 
 
 def _is_wanted(record: Record) -> Any:

@@ -37,7 +37,8 @@ def load(
         argnames: The key or keys to load. None: all.
         key: The PRNG key of the run. None: the only run, or all of them in the order in
             which they were started, with an axis of runs in front; they then need the same
-            number of rows.
+            number of rows. A run that each process of `jax.distributed` wrote for itself
+            counts as several.
         session: The name of a session, the `run.session` of `lox.runs`. None: of each run
             its newest.
 
@@ -82,23 +83,36 @@ def _load(
 def _chosen(
     path: Any, key: tuple[int, ...] | None, session: str | None
 ) -> list[tuple[Snapshot, int]]:
-    """For each run that is asked for, its newest session and its id in it."""
-    newest: dict[tuple[int, ...], tuple[Snapshot, int]] = {}
+    """For each run that is asked for, its newest session and its id in it.
+
+    If several processes have written it together, those of all of them.
+    """
+    newest: dict[tuple[int, ...], dict[int, tuple[Snapshot, int]]] = {}
+    groups: dict[tuple[int, ...], str] = {}
     for now, run in _runs(path, session):
+        words, group = tuple(run["key"]), run["group"]
         # A run that is there again has the place of its newest session.
-        newest.pop(tuple(run["key"]), None)
-        newest[tuple(run["key"])] = now, run["id"]
+        before = newest.pop(words, {}) if groups.get(words) == group else {}
+        newest.pop(words, None)
+        newest[words] = {**before, run["process"]: (now, run["id"])}
+        groups[words] = group
     where = "" if session is None else f" in the session {session!r}"
     if not newest:
         raise LookupError(f"The store in {str(path)!r} has no runs yet{where}.")
     if key is None:
-        return list(newest.values())
+        return _by_process(*newest.values())
     if key not in newest:
         raise LookupError(
             f"The store in {str(path)!r} has no run with the key {key}{where}. It has runs "
             f"with the keys {', '.join(map(str, sorted(newest)))}: see `lox.runs(path)`."
         )
-    return [newest[key]]
+    return _by_process(newest[key])
+
+
+def _by_process(*runs: dict[int, Any]) -> list:
+    """The runs of the first process, then those of the next one, and so on."""
+    every = [(process, own) for each in runs for process, own in each.items()]
+    return [own for _, own in sorted(every, key=lambda pair: pair[0])]
 
 
 def _runs(path: Any, name: str | None) -> list[tuple[Snapshot, dict[str, Any]]]:
@@ -178,7 +192,8 @@ def _stacked(path: Any, logs: Sequence[dict[str, Series]]) -> dict[str, Rows]:
             f"The {len(logs)} runs in {str(path)!r} cannot be loaded as one: they differ "
             "in their keys, shapes, dtypes or numbers of rows, such as "
             f"{lengths[0]} and {other}. Load each alone, "
-            "`lox.load(path, key=run.key)` for a run of `lox.runs(path)`."
+            "`lox.load(path, key=run.key, session=run.session)` for a run of "
+            "`lox.runs(path)`."
         ) from error
 
 

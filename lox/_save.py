@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import secrets
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -10,8 +11,9 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from . import _compat
 from ._blocks import Impls, blocks, by_lane, impls_of
-from ._courier import courier
+from ._courier import awaited, courier
 from ._emit import emit, last_token
 from ._log import loggable
 from ._logdict import logdict
@@ -52,11 +54,15 @@ def save(
     folder = os.path.abspath(os.path.expanduser(path))
     saving = Saving(folder, mode, tuple(rows), impls)
     record = Record((logdict.of(plain), key_words(key)), {}, keys=tuple(rows))
-    if any(isinstance(x, Tracer) for x in jax.tree.leaves(record)):
-        courier.start()
-        emit([record], saving, last_token())
-    else:
+    if all(map(_is_here, jax.tree.leaves(record))):
         saving.save(jax.tree.map(np.asarray, record))
+    else:
+        courier.start()
+        awaited(lambda: emit([record], saving, last_token()), saving)()
+
+
+def _is_here(x: Any) -> bool:
+    return not isinstance(x, Tracer) and _compat.is_here(x)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,12 +97,14 @@ class Saving:
         index = np.moveaxis(np.indices(record.batch, np.int64), 0, -1)
         rows = by_lane(logs.rows(), axes, record.valid)
         lanes = by_lane({"words": words, "index": index}, axes, record.valid)
-        session = Session(begun(self.path, self.mode, process))
+        job = _compat.agreed("lox/job", secrets.token_hex(4))
+        session = Session(begun(self.path, self.mode, process, job))
         names = lanes["words"] if lanes["words"].shape[1] else lanes["index"]
         for i, data in enumerate(names):
             key = tuple(data.tolist())
             name = "-".join(map(str, key)) or "saved"
-            session.open(Run(i, name, key, {}, time.time(), name, process), self.keys)
+            run = Run(i, name, key, {}, time.time(), job, process, job)
+            session.open(run, self.keys)
         session.append(blocks(rows, np.arange(len(names)), dict(self.impls)))
         session.end()
 

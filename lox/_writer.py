@@ -24,6 +24,7 @@ class Run:
         start: When it was started, in seconds since 1970.
         group: The same for all runs that were started by one call.
         process: The number of the process among those of `jax.distributed`.
+        job: The same for all runs of these processes.
     """
 
     id: int
@@ -33,6 +34,7 @@ class Run:
     start: float
     group: str
     process: int = 0
+    job: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

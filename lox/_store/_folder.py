@@ -1,5 +1,6 @@
 """The folder of a store: what marks it, its sessions, and what may be removed."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -12,29 +13,35 @@ _SESSION = re.compile(r"\d{8}-\d{6}-\d{9}-\d+-[0-9a-f]{8}")
 _FILE = re.compile(r"journal(\.new)?|\d{4,}\.arrows(\.new)?")
 
 
-def begun(path: str | os.PathLike, mode: str, process: int = 0) -> pathlib.Path:
+def begun(
+    path: str | os.PathLike, mode: str, process: int = 0, job: str = ""
+) -> pathlib.Path:
     """Begin a session: a folder of its own, in a store that is made if there is none.
+
+    What other processes of the same job write there is not from before, and stays.
 
     Args:
         path: The folder of the store.
         mode: `"a"` adds to what is there, `"w"` removes what lox wrote there before, `"x"`
             raises if there is a store.
         process: The number of this process.
+        job: The same for all processes that belong together, eight hexadecimal digits.
     """
-    folder = pathlib.Path(os.path.expanduser(path))
+    folder, job = pathlib.Path(os.path.expanduser(path)), job or secrets.token_hex(4)
     check_mode(mode)
-    if mode == "x" and (folder / MARKER).exists():
+    if mode == "x" and _is_taken(folder, process, job):
         raise FileExistsError(
             f"There is a store in {str(path)!r} already, and `mode` is 'x'. Use another "
             "path, `mode='a'` to add to it, or `mode='w'` to write it anew."
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _mark(folder)
-        for session in _named(folder) if mode == "w" else []:
+        for session in _before(folder, process, job) if mode == "w" else []:
             _remove(session)
-        session = folder / _session_name(process)
+        session = folder / _session_name(process, job)
         session.mkdir()
+        # After the session: without any, a store is not one that a job has just begun.
+        _mark(folder)
     except OSError as error:
         raise type(error)(
             f"Cannot write to a store in {str(path)!r}: {error.strerror} "
@@ -77,11 +84,28 @@ def _named(folder: pathlib.Path) -> list[pathlib.Path]:
     return [path for path in named if path.is_dir() and not path.is_symlink()]
 
 
-def _session_name(process: int) -> str:
+def _before(folder: pathlib.Path, process: int, job: str) -> list[pathlib.Path]:
+    """The sessions that do not belong to other processes of the job."""
+    return [path for path in _named(folder) if not _is_beside(path.name, process, job)]
+
+
+def _is_beside(name: str, process: int, job: str) -> bool:
+    *_, other, of = name.split("-")
+    return of == job and int(other) != process
+
+
+def _is_taken(folder: pathlib.Path, process: int, job: str) -> bool:
+    """Whether there is a store that other processes of the job have not just made."""
+    if not (folder / MARKER).exists():
+        return False
+    return bool(_before(folder, process, job)) or not _named(folder)
+
+
+def _session_name(process: int, job: str) -> str:
     """A name that sorts by time, and that nobody else comes upon."""
     now = time.time_ns()
     date = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now // 10**9))
-    return f"{date}-{now % 10**9:09d}-{process}-{secrets.token_hex(4)}"
+    return f"{date}-{now % 10**9:09d}-{process}-{job}"
 
 
 def _mark(folder: pathlib.Path) -> None:
@@ -95,8 +119,9 @@ def _mark(folder: pathlib.Path) -> None:
 
 def _remove(session: pathlib.Path) -> None:
     """Remove the files of a session, the journal first: without it nothing counts."""
-    ours = [path for path in session.iterdir() if _FILE.fullmatch(path.name)]
-    for path in sorted(ours, key=lambda path: path.name != "journal"):
-        path.unlink(missing_ok=True)
-    if not any(session.iterdir()):
-        session.rmdir()
+    with contextlib.suppress(FileNotFoundError):  # another process does the same
+        ours = [path for path in session.iterdir() if _FILE.fullmatch(path.name)]
+        for path in sorted(ours, key=lambda path: path.name != "journal"):
+            path.unlink(missing_ok=True)
+        if not any(session.iterdir()):
+            session.rmdir()

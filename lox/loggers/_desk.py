@@ -5,9 +5,12 @@ What has no underscore may be called on any thread, what has one runs on the scr
 
 import abc
 import contextlib
+import hashlib
+import itertools as it
 import secrets
 import time
 import warnings
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
@@ -35,11 +38,15 @@ class BaseDesk(abc.ABC):
     """Takes what arrives on the host, and has it written on another thread.
 
     Args:
+        name: What it belongs to. `desk.name` is the same in all processes that make the
+            same loggers in the same order.
         every: How many seconds it collects before it writes.
+        everywhere: Whether processes other than the first write, too.
     """
 
-    def __init__(self, every: float):
-        self.every = every
+    def __init__(self, name: str, every: float, *, everywhere: bool):
+        self.name, self.every = f"{name}-{next(_made[name])}", every
+        self.everywhere = everywhere
         self._names: dict[int, str] = {}
         self._ids: dict[tuple[int, ...], int] = {}
         self._keys: dict[int, tuple[int, ...]] = {}
@@ -49,9 +56,19 @@ class BaseDesk(abc.ABC):
         self._is_forgotten = False
         self._waiting: dict[Site, list[tuple[int, Any]]] = {}
         self._number = self._bytes = 0
+        # How often runs with the same keys have been begun together.
+        self._calls: Counter[str] = Counter()
 
-    def open(self, keys: np.ndarray, process: int, group: str) -> np.ndarray:
-        """The ids of the runs with these keys, one a row. New ones are begun."""
+    def open(
+        self, keys: np.ndarray, process: int, agreed: Callable[[str, str], str]
+    ) -> np.ndarray:
+        """The ids of the runs with these keys, one a row. New ones are begun.
+
+        Args:
+            keys: The data of the PRNG keys.
+            process: The number of this process.
+            agreed: Of a name and a value, the value that all processes agree on.
+        """
         if self._is_forgotten:
             raise RuntimeError(
                 "This logger was made before the process was forked, and belongs to the "
@@ -59,8 +76,7 @@ class BaseDesk(abc.ABC):
             )
         scribe.start()
         each = [tuple(key.tolist()) for key in keys]
-        ids = scribe.run(lambda: [self._opened(key, group, process) for key in each])
-        return np.array(ids, np.int32)
+        return np.array(scribe.run(lambda: self._open(each, process, agreed)), np.int32)
 
     def take(self, site: Site, parcel: Any, nbytes: int, *, stoppable: bool) -> None:
         """Have what is in a parcel written soon.
@@ -142,16 +158,34 @@ class BaseDesk(abc.ABC):
         self._finish(list(ending))
         return bool(ending)
 
-    def _opened(self, key: tuple[int, ...], group: str, process: int) -> int:
+    def _open(
+        self,
+        keys: Sequence[tuple[int, ...]],
+        process: int,
+        agreed: Callable[[str, str], str],
+    ) -> list[int]:
+        if any(self._ids.get(key) in self._ending for key in keys):
+            self.settle()
+        group = job = ""
+        if any(key not in self._ids for key in keys):
+            job = agreed("lox/job", secrets.token_hex(4))
+            what = hashlib.sha256(repr(keys).encode()).hexdigest()
+            self._calls[what] += 1
+            name = f"lox/{self.name}/{what}/{self._calls[what]}"
+            group = agreed(name, secrets.token_hex(4))
+        return [self._opened(key, group, process, job) for key in keys]
+
+    def _opened(self, key: tuple[int, ...], group: str, process: int, job: str) -> int:
         if self._ids.get(key) in self._ending:
             self.settle()
         if key in self._ids:
             return self._ids[key]
-        # A number that a process that is dead has not had, either.
-        while (id := secrets.randbelow(2**31)) in self._names or id in self._finished:
-            pass
+        # The same in all processes that run a program together, and one that a process
+        # that is dead has not had: the name of the group is random.
+        ids = (_number(f"{group}{key}{i}") for i in it.count())
+        id = next(id for id in ids if id not in self._names and id not in self._finished)
         name = "-".join(map(str, key))
-        run = Run(id, name, key, self.config, time.time(), group, process)
+        run = Run(id, name, key, self.config, time.time(), group, process, job)
         self._begin(run)
         self._ids[key], self._keys[id], self._names[id] = id, key, name
         _desks[self] = None
@@ -239,12 +273,12 @@ class Desk(BaseDesk):
         all_processes: bool,
         every: float,
     ):
-        super().__init__(every)
+        super().__init__(name, every, everywhere=all_processes)
         if on_error not in ("warn", "raise"):
             raise ValueError(f'`on_error` is "warn" or "raise", not {on_error!r}.')
         self._name, self._writer = name, writer
         self._config = dict(config or {})
-        self._on_error, self._all_processes = on_error, all_processes
+        self._on_error: OnError = on_error
         self._runs: dict[int, Run] = {}
         self._pending: list[Block] = []
         self._rows = self._size = self._count = self._lost = 0
@@ -270,7 +304,7 @@ class Desk(BaseDesk):
             ) from failure
 
     def _begin(self, run: Run) -> None:
-        if run.process == 0 or self._all_processes:
+        if run.process == 0 or self.everywhere:
             self._writer.open(run)
             self._runs[run.id] = run
 
@@ -354,9 +388,16 @@ def _finish_all() -> None:
         desk._finish(list(desk._names))
 
 
+def _number(name: str) -> int:
+    """A number for a name, of 31 bits."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) % 2**31
+
+
 def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+# By what they belong to, the numbers of desks.
+_made: defaultdict[str, it.count] = defaultdict(it.count)
 # Those that have runs, or something to complain of.
 _desks: dict[BaseDesk, None] = {}

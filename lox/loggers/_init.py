@@ -1,8 +1,6 @@
 """The primitive that asks the host for the number of a run."""
 
-import hashlib
-import secrets
-from collections import Counter
+import functools as ft
 from typing import Any
 
 import jax
@@ -36,6 +34,8 @@ def _abstract_eval(token, key, *, desk):
 
 @init_p.def_impl
 def _impl(token, key, *, desk):
+    if not (_compat.is_here(key) or key.is_fully_replicated):
+        return jax.jit(ft.partial(init_p.bind, desk=desk))(token, key)
     return jnp.asarray(_opened(desk, np.asarray(key)))
 
 
@@ -45,31 +45,26 @@ def _batch(args, axes, *, desk):
 
 
 def _lowering(host_result: Any) -> Any:
-    def lowered(token, key, *, desk):
-        form = jax.ShapeDtypeStruct(key.shape[:-1], np.dtype(np.int32))
-        return host_result(lambda _, key: _opened(desk, np.asarray(key)), form, token, key)
+    def lower(context, *args, desk):
+        def lowered(device, token, key):
+            form = jax.ShapeDtypeStruct(key.shape[:-1], np.dtype(np.int32))
+            return [
+                host_result(lambda _, key: _opened(desk, np.asarray(key)), form, token, key)
+            ]
 
-    return mlir.lower_fun(lowered, multiple_results=False)
+        return _compat.lower_on_each(lowered, context, *args)
+
+    return lower
 
 
 def _opened(desk: BaseDesk, key: np.ndarray) -> np.ndarray:
     rows = key.reshape(-1, key.shape[-1])
-    ids = desk.open(rows, jax.process_index(), _group(rows))
+    ids = desk.open(rows, jax.process_index(), _compat.agreed)
     end_before_others()
     return ids.reshape(key.shape[:-1])
 
 
-def _group(keys: np.ndarray) -> str:
-    """A name for the runs of one call, the same in all processes that make it."""
-    what = hashlib.sha256(keys.tobytes()).hexdigest()
-    _calls[what] += 1
-    return _compat.agreed(f"lox/{what}/{_calls[what]}", secrets.token_hex(4))
-
-
-# How often runs with the same keys have been asked for.
-_calls: Counter[str] = Counter()
-
-
 batching.primitive_batchers[init_p] = _batch
+_compat.requires_devices(init_p)
 mlir.register_lowering(init_p, _lowering(_compat.host_result))
 mlir.register_lowering(init_p, _lowering(_compat.cpu_host_result), platform="cpu")

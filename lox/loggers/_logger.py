@@ -224,6 +224,9 @@ class Finish:
     desk: BaseDesk
     later: bool
 
+    # All processes know the run, also those that do not write it.
+    everywhere = True
+
     def __call__(self, parcel: Parcel) -> None:
         for record in parcel.records():
             _, run = record.values

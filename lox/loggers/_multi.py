@@ -30,7 +30,9 @@ class Fan(BaseDesk):
     """Several desks as one. What one of them cannot write, the others do."""
 
     def __init__(self, desks: Sequence[BaseDesk]):
-        super().__init__(min(desk.every for desk in desks))
+        every = min(desk.every for desk in desks)
+        everywhere = any(desk.everywhere for desk in desks)
+        super().__init__("MultiLogger", every, everywhere=everywhere)
         self._desks = list(desks)
         self._inner: dict[int, list[int]] = {}
 
@@ -51,7 +53,7 @@ class Fan(BaseDesk):
         try:
             for desk in self._desks:
                 is_new = run.key not in desk._ids
-                inner.append(desk._opened(run.key, run.group, run.process))
+                inner.append(desk._opened(run.key, run.group, run.process, run.job))
                 new += [(desk, inner[-1])] if is_new else []
         except BaseException:
             for desk, id in new:

@@ -76,7 +76,7 @@ class SaveWriter:
     def open(self, run: Run) -> None:
         """Begin a run, and a session if there is none."""
         if self._session is None:
-            self._session = Session(begun(self._path, self._mode, run.process))
+            self._session = Session(begun(self._path, self._mode, run.process, run.job))
             self._mode = "a"
         self._session.open(run)
         self._open.add(run.id)

@@ -36,6 +36,10 @@ class Sink:
     impls: tuple[tuple[str, Impls], ...] = ()
     expected: tuple[tuple[str, float], ...] = ()
 
+    @property
+    def everywhere(self) -> bool:
+        return self.desk.everywhere
+
     def told(self, jaxpr: Any, interval: int | None) -> "Sink":
         values = [
             (key, value)
