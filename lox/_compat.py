@@ -29,7 +29,7 @@ from jax.core import eval_jaxpr
 from jax.experimental.buffer_callback import buffer_callback
 from jax.experimental.key_reuse import _core as _key_reuse
 from jax.experimental.layout import Format
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive, jaxpr_as_fun
 from jax.interpreters import batching
 
 # Messages and profiles then name the user's line that logged, not ours.
@@ -427,7 +427,28 @@ def manual_axes() -> dict[str, bool]:
 def coordinates() -> dict[str, jax.Array]:
     """Inside of a `shard_map`, where in the mesh the device is that runs this."""
     manual = [axis for axis, is_manual in manual_axes().items() if is_manual]
-    return {str(axis): jax.lax.axis_index(axis) for axis in manual}
+    return {_axis_name(axis): jax.lax.axis_index(axis) for axis in manual}
+
+
+def _axis_name(axis: Any) -> str:
+    # A `pmap` without a name of its own has one of JAX's.
+    is_own = str(axis).isidentifier() and not str(axis).startswith("_")
+    return str(axis) if is_own else "device"
+
+
+def pmap_as_shard_map(eqn: JaxprEqn, *args: Any) -> ClosedJaxpr:
+    """The program of a `pmap` with the `shard_map` that newer versions make of it."""
+    params = eqn.params
+    with _config.pmap_shmap_merge(True):  # pyright: ignore[reportAttributeAccessIssue]
+        mapped = jax.pmap(
+            jaxpr_as_fun(close(params["call_jaxpr"])),
+            axis_name=params["axis_name"],
+            in_axes=params["in_axes"],
+            out_axes=list(params["out_axes"]),
+            devices=params["devices"],
+            backend=params["backend"],
+        )
+        return jax.make_jaxpr(mapped)(*args)
 
 
 def varying(aval: Any) -> frozenset[str]:
