@@ -32,7 +32,7 @@ from jax.core import eval_jaxpr
 from jax.experimental.buffer_callback import buffer_callback
 from jax.experimental.key_reuse import _core as _key_reuse
 from jax.experimental.layout import Format
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
 from jax.sharding import PartitionSpec as P
 
@@ -365,6 +365,15 @@ def partitioned_over(context: Any) -> Sequence[Any]:
     return axes.device_assignment if is_divided else ()
 
 
+def mapped_over(context: Any) -> Sequence[Any]:
+    """The devices of the mesh of the `shard_map` that is around an equation."""
+    mesh = context.module_context.axis_context.mesh
+    if hasattr(mesh, "devices"):
+        return list(mesh.devices.flat)
+    # It is abstract: all that is known is how many there are.
+    return jax.devices()[: mesh.size]
+
+
 def runs_alone(context: Any) -> bool:
     """Whether the program that is being lowered runs on one device."""
     axes = context.module_context.axis_context
@@ -373,12 +382,15 @@ def runs_alone(context: Any) -> bool:
     )
 
 
-def lower_on_each(fun: Callable, context: Any, *args: Any) -> Any:
+def lower_on_each(
+    fun: Callable, context: Any, *args: Any, sender: int | None = None
+) -> Any:
     """Lower `fun(number, *args)`; each device of a partitioned program calls it.
 
-    It gets the number of the device, or None if there is only one, and whole arrays. What
-    it returns is taken to be the same on all of them, and nobody compares it: this way no
-    device waits for another. A value that is not whole on each is gathered.
+    It gets the number of the device, or None if there is only one, and whole arrays: a
+    value that is not whole on each device is gathered. What it returns is taken to be the
+    same on all of them, and nobody compares it: this way no device waits for another. With
+    a `sender` all wait for what that device returns.
     """
     devices = partitioned_over(context)
     if not devices:
@@ -387,7 +399,12 @@ def lower_on_each(fun: Callable, context: Any, *args: Any) -> Any:
     mesh = _mesh_over(devices, context.module_context.axis_context.abstract_mesh)
 
     def numbered(*args):
-        return fun(jax.lax.axis_index(mesh.axis_names), *args)
+        number = jax.lax.axis_index(mesh.axis_names)
+        outs = fun(number, *args)
+        if sender is None:
+            return outs
+        sent = [jnp.where(number == sender, x, jnp.zeros_like(x)) for x in outs]
+        return jax.lax.psum(sent, mesh.axis_names)
 
     each = jax.shard_map(numbered, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)
 
@@ -492,7 +509,28 @@ def manual_axes() -> dict[str, bool]:
 def coordinates() -> dict[str, jax.Array]:
     """Inside of a `shard_map`, where in the mesh the device is that runs this."""
     manual = [axis for axis, is_manual in manual_axes().items() if is_manual]
-    return {str(axis): jax.lax.axis_index(axis) for axis in manual}
+    return {_axis_name(axis): jax.lax.axis_index(axis) for axis in manual}
+
+
+def _axis_name(axis: Any) -> str:
+    # A `pmap` without a name of its own has one of JAX's.
+    is_own = str(axis).isidentifier() and not str(axis).startswith("_")
+    return str(axis) if is_own else "device"
+
+
+def pmap_as_shard_map(eqn: JaxprEqn, *args: Any) -> ClosedJaxpr:
+    """The program of a `pmap` with the `shard_map` that newer versions make of it."""
+    params = eqn.params
+    with _config.pmap_shmap_merge(True):  # pyright: ignore[reportAttributeAccessIssue]
+        mapped = jax.pmap(
+            jaxpr_as_fun(close(params["call_jaxpr"])),
+            axis_name=params["axis_name"],
+            in_axes=params["in_axes"],
+            out_axes=list(params["out_axes"]),
+            devices=params["devices"],
+            backend=params["backend"],
+        )
+        return jax.make_jaxpr(mapped)(*args)
 
 
 def varying(aval: Any) -> frozenset[str]:

@@ -78,9 +78,13 @@ def _impl(token, *leaves, form, callback, **params):
 
 
 def _lowering(host_call: Callable) -> Callable:
-    def lower(context, *args, form, callback, **params):
+    def lower(context, *args, form, callback, keys):
         alone = _compat.runs_alone(context)
-        callers = _callers(_compat.partitioned_over(context), callback)
+        devices = _compat.partitioned_over(context)
+        callers = callers_among(devices, everywhere=_is_everywhere(callback))
+        if not alone:
+            every = devices or _compat.mapped_over(context)
+            _check_processes(callback, keys, every, callers)
 
         def lowered(device, token, *leaves):
             groups = by_width(leaves)
@@ -110,7 +114,7 @@ def _lowering(host_call: Callable) -> Callable:
     return lower
 
 
-def _callers(devices: Sequence[Any], callback: Any) -> list[int]:
+def callers_among(devices: Sequence[Any], *, everywhere: bool) -> list[int]:
     """Which devices of a partitioned program call the host.
 
     What is logged there is one value for all of them: it goes to the first process, or to
@@ -118,8 +122,17 @@ def _callers(devices: Sequence[Any], callback: Any) -> list[int]:
     """
     processes = [device.process_index for device in devices]
     each = dict(zip(reversed(processes), reversed(range(len(processes))), strict=True))
-    number = None if _is_everywhere(callback) else 1
-    return [each[process] for process in sorted(each)[:number]]
+    return [each[process] for process in sorted(each)[: None if everywhere else 1]]
+
+
+def _check_processes(
+    callback: Any, keys: Sequence[str], devices: Sequence[Any], callers: Sequence[int]
+) -> None:
+    """Let a callback refuse a program of several processes, of which some call it."""
+    processes = [device.process_index for device in devices]
+    if len(set(processes)) > 1 and hasattr(callback, "check_processes"):
+        called = [processes[i] for i in callers] or processes
+        callback.check_processes(set(called), keys)
 
 
 def _is_everywhere(callback: Any) -> bool:

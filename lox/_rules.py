@@ -155,3 +155,8 @@ def _remat(walk, eqn, *args):
 @rule_for("shard_map")
 def _shard_map(walk, eqn, *args):
     return on_devices(walk, eqn, *args)
+
+
+@rule_for("xla_pmap")
+def _pmap(walk, eqn, *args):
+    return walk(_compat.pmap_as_shard_map(eqn, *args), *args)

@@ -6,6 +6,8 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+import jax
+
 from ._collect import Collect
 from ._courier import awaited, courier
 from ._emit import last_token
@@ -17,7 +19,7 @@ from ._logdict import logdict
 from ._options import check_positive, check_prefix, listening, selection
 from ._parcel import Parcel
 from ._print import print_logs
-from ._unpack import unpacked
+from ._unpack import unpacked, with_step
 
 
 def tap(
@@ -29,6 +31,7 @@ def tap(
     *,
     interval: int | None = None,
     batch: int | None = None,
+    process: bool = False,
 ) -> Callable:
     """Call a function with what `fun` logs, while it runs.
 
@@ -53,6 +56,10 @@ def tap(
             as by `lox.spool`, over the outermost loop around them, and what is left comes
             when that loop ends. A loop around one of unknown length delivers by the inner
             one.
+        process: Whether `process` is a step, the `jax.process_index()` of the process in
+            which the callback is called. Of several processes (`jax.distributed`) that
+            run a program together, the first one is called, and inside of a `shard_map`
+            each of them for its own devices.
 
     Returns:
         A function that does and returns what `fun` does.
@@ -79,7 +86,7 @@ def tap(
         raise TypeError(f"The callback of `lox.tap` is {callback!r}, not a function.")
     check_prefix(prefix)
     courier.start()
-    listener = Listener(_identified(callback), prefix)
+    listener = Listener(_identified(callback), prefix, process)
     return awaited(tapped(fun, listener, argnames, tags, interval, batch), listener)
 
 
@@ -137,6 +144,7 @@ class Listener:
 
     callback: Callable[[logdict], Any]
     prefix: str
+    process: bool
 
     def __str__(self) -> str:
         return "The callback of `lox.tap`"
@@ -149,7 +157,13 @@ class Listener:
 
     def _deliver(self, parcel: Parcel) -> None:
         for logs in unpacked(parcel, self.prefix):
-            self.callback(logs)
+            self.callback(_with_process(logs) if self.process else logs)
+
+
+def _with_process(logs: logdict) -> logdict:
+    number = jax.process_index()
+    rows = logs.rows().items()
+    return logdict.of({key: with_step(own, "process", number) for key, own in rows})
 
 
 def _identified(callback: Callable) -> Callable:

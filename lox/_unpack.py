@@ -108,8 +108,10 @@ class Packed:
         logs = self._all(arrays, (*index, ...)).compact()
         if not index:
             return logs
+        # Or one for each `vmap`.
+        example = index[0] if len(index) == 1 else index
         return logdict.of(
-            {key: _with_example(own, index) for key, own in logs.rows().items()}
+            {key: with_step(own, "example", example) for key, own in logs.rows().items()}
         )
 
     def _logs(self, leaves: list, rows: Callable[[], dict[str, Rows]]) -> logdict:
@@ -123,10 +125,10 @@ def _packed(contents: Contents, prefix: str) -> list[Packed]:
     return [Packed.of(record, prefix) for record in records]
 
 
-def _with_example(rows: Rows, index: tuple[int, ...]) -> Rows:
-    """The rows with another step, the index of the example, or one for each `vmap`."""
-    example = np.array(index[0] if len(index) == 1 else index)
+def with_step(rows: Rows, name: str, step: Any) -> Rows:
+    """The rows with another step, the same for all of them."""
+    step = np.asarray(step)
     # As all steps, it has the axes of the rows.
     front = (rows.length,) * rows.time + rows.batch
-    wide = np.broadcast_to(example, front + example.shape)
-    return rows.replace(steps={**rows.steps, "example": wide})
+    wide = np.broadcast_to(step, front + step.shape)
+    return rows.replace(steps={**rows.steps, name: wide})

@@ -141,6 +141,11 @@ class BaseDesk(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def first_only(self) -> list[str]:
+        """The names of loggers that write in the first process only."""
+
+    @property
+    @abc.abstractmethod
     def config(self) -> Mapping[str, Any]: ...
 
     @property
@@ -283,6 +288,10 @@ class Desk(BaseDesk):
         self._pending: list[Block] = []
         self._rows = self._size = self._count = self._lost = 0
         self._failure: BaseException | None = None
+
+    @property
+    def first_only(self) -> list[str]:
+        return [] if self.everywhere else [self._name]
 
     @property
     def config(self) -> Mapping[str, Any]:

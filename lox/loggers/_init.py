@@ -11,7 +11,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from lox import _compat
-from lox._emit import last_token
+from lox._emit import callers_among, last_token
 
 from ._desk import BaseDesk
 from ._exit import end_before_others
@@ -36,7 +36,7 @@ def _abstract_eval(token, key, *, desk):
 def _impl(token, key, *, desk):
     if not (_compat.is_here(key) or key.is_fully_replicated):
         return jax.jit(ft.partial(init_p.bind, desk=desk))(token, key)
-    return jnp.asarray(_opened(desk, np.asarray(key)))
+    return jnp.asarray(_opened(desk, key))
 
 
 def _batch(args, axes, *, desk):
@@ -46,18 +46,31 @@ def _batch(args, axes, *, desk):
 
 def _lowering(host_result: Any) -> Any:
     def lower(context, *args, desk):
+        devices = _compat.partitioned_over(context)
+        callers = callers_among(devices, everywhere=True)
+
         def lowered(device, token, key):
             form = jax.ShapeDtypeStruct(key.shape[:-1], np.dtype(np.int32))
+
+            def call():
+                return host_result(lambda _, key: _opened(desk, key), form, token, key)
+
+            if not callers:
+                return [call()]
+            is_caller = jnp.isin(device, np.array(callers))
             return [
-                host_result(lambda _, key: _opened(desk, np.asarray(key)), form, token, key)
+                jax.lax.cond(is_caller, call, lambda: jnp.zeros(form.shape, form.dtype))
             ]
 
-        return _compat.lower_on_each(lowered, context, *args)
+        # Each process begins the runs; one device says what their numbers are.
+        sender = callers[0] if callers else None
+        return _compat.lower_on_each(lowered, context, *args, sender=sender)
 
     return lower
 
 
-def _opened(desk: BaseDesk, key: np.ndarray) -> np.ndarray:
+def _opened(desk: BaseDesk, key: Any) -> np.ndarray:
+    key = np.asarray(key)
     rows = key.reshape(-1, key.shape[-1])
     ids = desk.open(rows, jax.process_index(), _compat.agreed)
     end_before_others()

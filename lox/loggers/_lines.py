@@ -10,6 +10,7 @@ from pathlib import Path
 from lox._writer import Run
 
 from ._plain import plain
+from ._tracker import title
 
 
 class Lines:
@@ -42,7 +43,7 @@ def create(folder: Path, run: Run, ending: str) -> Path:
     The config of the run, if it has any, is written into another, `NAME.config.json`.
     """
     # The dots keep `..` and hidden files away.
-    stem = re.sub(r"[^\w.-]", "_", run.name).lstrip(".") or "run"
+    stem = re.sub(r"[^\w.-]", "_", title(run)).lstrip(".") or "run"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path = _new_file(folder, stem, ending)

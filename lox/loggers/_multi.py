@@ -37,6 +37,10 @@ class Fan(BaseDesk):
         self._inner: dict[int, list[int]] = {}
 
     @property
+    def first_only(self) -> list[str]:
+        return [name for desk in self._desks for name in desk.first_only]
+
+    @property
     def config(self) -> Mapping[str, Any]:
         return {}
 

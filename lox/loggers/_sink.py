@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from lox._blocks import Impls, blocks, by_lane, impls_of
 from lox._interpret import records_in
 from lox._log import log_effect, log_p
 from lox._parcel import Contents, Parcel, stacked
-from lox._record import Record
+from lox._record import Record, listed
 from lox._rows import Rows
 from lox._writer import Block
 
@@ -39,6 +39,19 @@ class Sink:
     @property
     def everywhere(self) -> bool:
         return self.desk.everywhere
+
+    def check_processes(self, called: Collection[int], keys: Sequence[str]) -> None:
+        """Raise if a process would be called that does not write what it gets."""
+        unheard = sorted(set(called) - {0})
+        if unheard and self.desk.first_only:
+            raise ValueError(
+                f"{', '.join(self.desk.first_only)} writes in the first process only, but "
+                f"process {unheard[0]} would get records of {listed(keys)}: the program "
+                "logs them on devices of several processes, in a `shard_map`, or does not "
+                "run on the first process. Give the logger `all_processes=True`, use "
+                "`logger.spool`, or log what is the same on all devices outside of the "
+                "`shard_map`."
+            )
 
     def told(self, jaxpr: Any, interval: int | None) -> "Sink":
         values = [
