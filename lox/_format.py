@@ -26,6 +26,8 @@ def short(value: Any) -> str:
         return kind
     if value.size <= FEW:
         return _nested(np.asarray(value))
+    if isinstance(value, jax.Array) and len(value.sharding.device_set) > 1:
+        return kind  # to bring the ends together could take all of the devices
     # Only the ends leave the device.
     flat = value.reshape(-1)
     ends = [_elements(np.asarray(part)) for part in (flat[:ENDS], flat[-ENDS:])]
@@ -38,7 +40,8 @@ def _has_elements(value: Any) -> bool:
     if isinstance(value, Tracer) or not isinstance(value, jax.Array):
         return False
     is_key = jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
-    return value.is_fully_addressable and not value.is_deleted() and not is_key
+    is_here = value.is_fully_addressable or value.is_fully_replicated
+    return is_here and not value.is_deleted() and not is_key
 
 
 def _nested(array: np.ndarray) -> str:
