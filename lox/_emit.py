@@ -10,7 +10,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from . import _compat
-from ._chain import new_token
+from ._chain import new_token, same
 from ._parcel import Contents, Parcel, by_width, pack
 from ._record import Record, bind, record_primitive
 from ._rows import key_data
@@ -87,6 +87,7 @@ def _lowering(host_call: Callable) -> Callable:
             _check_processes(callback, keys, every, callers)
 
         def lowered(device, token, *leaves):
+            token = same(token)
             groups = by_width(leaves)
             # Of several devices only one would stop, and the others wait for it forever.
             contents = Contents.of(form, leaves, groups, stoppable=alone)
@@ -128,10 +129,11 @@ def callers_among(devices: Sequence[Any], *, everywhere: bool) -> list[int]:
 def _check_processes(
     callback: Any, keys: Sequence[str], devices: Sequence[Any], callers: Sequence[int]
 ) -> None:
-    """Let a callback refuse a program of several processes, of which some call it."""
+    """Let a callback refuse what it gets from a program of several processes."""
     processes = [device.process_index for device in devices]
     if len(set(processes)) > 1 and hasattr(callback, "check_processes"):
-        called = [processes[i] for i in callers] or processes
+        # If all processes are called with the same, the first is enough.
+        called = [processes[i] for i in callers[:1]] or processes
         callback.check_processes(set(called), keys)
 
 
