@@ -11,9 +11,11 @@ import time
 import jax
 
 address, number, folder = sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[3])
+# How long JAX waits for a process that has been killed.
+PATIENCE = 10 if sys.argv[4] == "endless" else 100
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
-jax.distributed.initialize(address, 2, number, initialization_timeout=60)
+jax.distributed.initialize(address, 2, number, heartbeat_timeout_seconds=PATIENCE)
 
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -1045,44 +1044,3 @@ def flushed_rows(path) -> int | None:
         return len(np.atleast_1d(lox.load(path, "i")["i"]))
     except (FileNotFoundError, LookupError):
         return None
-
-
-# Several processes --------------------------------------------------------------------
-
-PROCESS = """
-import sys, jax, lox
-from lox.loggers import Logger
-jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
-class Printing:
-    def open(self, run): print("open", run.name, run.group, run.process)
-    def write(self, batch): print("rows", *(float(row.values["x"]) for row in batch.rows()))
-    def flush(self): pass
-    def close(self, run): print("close", flush=True)
-for everywhere in (False, True):
-    with Logger(Printing(), all_processes=everywhere) as logger:
-        state = logger.init(jax.random.key(0))
-        logger.tap(lambda x: lox.log({"x": x}), state)(1.0)
-"""
-
-
-def test_each_process_writes_its_own_runs_in_one_group_if_asked():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    env = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROCESS, address, str(i)],
-            stdout=-1, stderr=-1, text=True, env=env,
-        )
-        for i in range(2)
-    ]  # fmt: skip
-    outs, errors = zip(*(p.communicate(timeout=120) for p in processes), strict=True)
-    assert [p.returncode for p in processes] == [0, 0], errors
-    first, second = ([line.split() for line in out.splitlines()] for out in outs)
-    alone, group = first[0][2], first[3][2]
-    own = [["rows", "1.0"], ["close"]]
-    assert first[:3] == [["open", "0-0", alone, "0"], *own]
-    assert first[3:] == [["open", "0-0", group, "0"], *own]
-    assert second == [["open", "0-0", group, "1"], *own]
-    assert alone != group
