@@ -13,6 +13,7 @@ import jax
 import jaxlib
 import logged
 import reduced
+import sharded
 import silent
 import stored
 import streamed
@@ -21,7 +22,20 @@ import tracked
 from _measure import table
 
 README = pathlib.Path(__file__).with_name("README.md")
-MODULES = [silent, collected, reduced, streamed, logged, stored, tracked, calls, tracing]
+MODULES = [
+    *(
+        silent,
+        collected,
+        reduced,
+        sharded,
+        streamed,
+        logged,
+        stored,
+        tracked,
+        calls,
+        tracing,
+    )
+]
 START, END = "<!-- figures -->", "<!-- end of figures -->"
 
 
