@@ -22,20 +22,8 @@ import tracked
 from _measure import table
 
 README = pathlib.Path(__file__).with_name("README.md")
-MODULES = [
-    *(
-        silent,
-        collected,
-        reduced,
-        sharded,
-        streamed,
-        logged,
-        stored,
-        tracked,
-        calls,
-        tracing,
-    )
-]
+ENGINE = [silent, collected, reduced, sharded, streamed, calls, tracing]
+MODULES = [*ENGINE, logged, stored, tracked]
 START, END = "<!-- figures -->", "<!-- end of figures -->"
 
 
