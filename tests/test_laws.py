@@ -227,20 +227,6 @@ def test_a_log_in_a_vmapped_while_loop_is_an_error():
         lox.spool(jax.vmap(fun))(jnp.arange(1.0, 3.0))
 
 
-def test_a_log_in_shard_map_is_an_error_that_names_the_key():
-    auto = jax.sharding.AxisType.Auto
-    mesh = jax.make_mesh((1,), ("i",), axis_types=(auto,))
-    spec = jax.sharding.PartitionSpec("i")
-    fun = jax.shard_map(
-        lambda x: logged("k", 2 * x), mesh=mesh, in_specs=spec, out_specs=spec
-    )
-
-    for spooled in (lox.spool(fun), jax.jit(lox.spool(fun)), lox.spool(jax.jit(fun))):
-        with raises(Exception, "'k'"):
-            spooled(jnp.arange(2.0))
-    assert list(jax.jit(lox.nolog(fun))(jnp.arange(2.0))) == [0, 2]
-
-
 def test_a_log_in_a_primitive_without_a_rule_is_an_error_that_names_both():
     fun = jax.lax.composite(lambda x: 2 * logged("k", x), name="my.double")
 
