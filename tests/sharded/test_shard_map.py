@@ -1,5 +1,6 @@
 """`shard_map`: the laws over the catalogue, and what is special to several devices."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from delivered import assert_delivered, heard
 from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 from programs import PROGRAMS, Program
-from selection import thin
+from selection import covering, thin
 from truth import (
     Record,
     assert_logs,
@@ -61,7 +62,7 @@ def on_three_devices(fun: Callable, check_vma: bool = True) -> Callable:
 # The laws, against an eager run of each shard -------------------------------------------
 
 
-@over(TYPED)
+@over(covering(TYPED, 3))
 def test_spool_gives_what_each_device_logs(p: Program):
     out, logs = jax.jit(lox.spool(on_three_devices(p.fun)))(p.xs)
 
@@ -69,7 +70,7 @@ def test_spool_gives_what_each_device_logs(p: Program):
     assert_trees_close(out, jax.vmap(bare(p))(p.xs))
 
 
-@over(thin(PROGRAMS, 4))
+@over(thin(PROGRAMS, 8))
 def test_it_does_so_where_jax_does_not_know_what_differs(p: Program):
     out, logs = lox.spool(on_three_devices(p.fun, check_vma=False))(p.xs)
 
@@ -77,7 +78,7 @@ def test_it_does_so_where_jax_does_not_know_what_differs(p: Program):
     assert_trees_close(out, jax.vmap(bare(p))(p.xs))
 
 
-@over(thin(TYPED, 3, 1))
+@over(thin(TYPED, 6, 1))
 @pytest.mark.parametrize("batch", [None, 2])
 def test_tap_calls_for_each_device_in_its_order(p: Program, batch):
     mapped = on_three_devices(p.fun)
@@ -88,7 +89,7 @@ def test_tap_calls_for_each_device_in_its_order(p: Program, batch):
     assert_each_device_delivered(found, records_of_each(p), by_key=batch is not None)
 
 
-@over(thin(DIFFERENTIABLE, 4))
+@over(thin(DIFFERENTIABLE, 8))
 def test_the_gradient_logs_what_each_device_logs(p: Program):
     mapped = on_three_devices(p.fun)
 
@@ -107,7 +108,7 @@ def test_the_gradient_logs_what_each_device_logs(p: Program):
     assert_logs(primal, records_of_each(p), natural=p.is_natural)
 
 
-@over(thin(TYPED, 8, 3))
+@over(thin(TYPED, 16, 3))
 def test_nolog_leaves_nothing_of_it(p: Program, capsys):
     out = jax.jit(lox.nolog(on_three_devices(p.fun)))(p.xs)
 
@@ -393,6 +394,47 @@ def test_the_print_says_which_device(capsys):
                 f"{{'sum': {sums[i] + 4 * t}}} step={t} x={i} y={j}" for t in range(3)
             ]
     assert len(lines) == 24
+
+
+def test_the_compiler_makes_of_it_what_it_makes_of_the_program_by_hand():
+    def step(x, y, out):
+        out(x, y)
+        return lax.pmean(jnp.tanh(x @ y).sum(), "x"), x * 2
+
+    def f(x):
+        def log(x, y):
+            lox.log({"sum": x.sum(), "norm": lax.psum(jnp.vdot(x, x), "x")})
+
+        return step(x, x.T, log)
+
+    def by_hand(x):
+        out = []
+        mean, y = step(x, x.T, lambda x, y: out.extend([x.sum(), jnp.vdot(x, x)]))
+        return mean, y, out[0][None], lax.psum(out[1], "x")
+
+    spooled = lox.spool(mapped(f, out_specs=(P(), P("x"))))
+    hand = mapped(by_hand, out_specs=(P(), P("x"), P("x"), P()))
+    x = jax.device_put(X, NamedSharding(mesh_of(8), P("x")))
+    ours, theirs = (jax.jit(fun).lower(x).compile() for fun in (spooled, hand))
+
+    assert collectives(ours) == collectives(theirs) != []
+    assert ours.cost_analysis() == theirs.cost_analysis()
+    ours, theirs = (str(fun.memory_analysis()) for fun in (ours, theirs))
+    assert ours == theirs
+
+
+def collectives(compiled: Any) -> list[str]:
+    kinds = "all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter"
+    return sorted(re.findall(rf"= (.*?) ({kinds})(?:-start)?\(", compiled.as_text()))
+
+
+def test_tap_adds_no_collective():
+    x = jax.device_put(X, NamedSharding(mesh_of(8), P("x")))
+    for fun in (mapped(logs_three_sums), in_a_scan):
+        tapped = jax.jit(lox.tap(fun, lambda logs: None)).lower(x).compile()
+        heard = {kind for _, kind in collectives(tapped)}
+        # What is logged outside of the `shard_map` is a sum over devices.
+        assert heard == ({"all-reduce"} if fun is in_a_scan else set())
 
 
 def test_pmap():
