@@ -87,7 +87,6 @@ def _lowering(host_call: Callable) -> Callable:
             _check_processes(callback, keys, every, callers)
 
         def lowered(device, token, *leaves):
-            token = same(token)
             groups = by_width(leaves)
             # Of several devices only one would stop, and the others wait for it forever.
             contents = Contents.of(form, leaves, groups, stoppable=alone)
@@ -96,7 +95,7 @@ def _lowering(host_call: Callable) -> Callable:
                 callback(Parcel(arrays, contents))
 
             def call():
-                return host_call(context, deliver, token, *pack(leaves, groups))
+                return same(host_call(context, deliver, token, *pack(leaves, groups)))
 
             conditions = [jnp.isin(device, np.array(callers))] if callers else []
             wanted = [_is_wanted(record) for record in jax.tree.unflatten(form, leaves)]
@@ -106,9 +105,10 @@ def _lowering(host_call: Callable) -> Callable:
                 return [call()]
             return [jax.lax.cond(jnp.stack(conditions).all(), call, lambda: token)]
 
-        def on_device(device, *args):
+        def on_device(device, token, *leaves):
             run = ft.partial(lowered, device)
-            return (run if callers else _compat.once_a_device(run))(*args)
+            run = run if callers else _compat.once_a_device(run)
+            return run(same(token), *leaves)
 
         return _compat.lower_on_each(on_device, context, *args)
 
