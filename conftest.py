@@ -1,6 +1,12 @@
 """What examples in docstrings and pages have: some names, and a folder of their own."""
 
+import os
+
 import pytest
+
+# This page has eight devices: `tests/test_sharded.py` runs it in a process of its own.
+if os.environ.get("JAX_NUM_CPU_DEVICES") != "8":
+    collect_ignore = ["docs/many-devices.md"]
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""What is in `tests/sharded`, on eight devices: each file in a process of its own."""
+"""What needs eight devices: `tests/sharded` and a page, each in a process of its own."""
 
 import os
 import pathlib
@@ -7,7 +7,11 @@ import sys
 
 import pytest
 
-FILES = sorted((pathlib.Path(__file__).parent / "sharded").glob("test_*.py"))
+HERE = pathlib.Path(__file__).parent
+FILES = [
+    *sorted((HERE / "sharded").glob("test_*.py")),
+    HERE.parent / "docs/many-devices.md",
+]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
