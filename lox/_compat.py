@@ -369,7 +369,7 @@ def partitioned_over(context: Any) -> Sequence[Any]:
 def mapped_over(context: Any) -> Sequence[Any]:
     """The devices of the mesh of the `shard_map` that is around an equation."""
     mesh = context.module_context.axis_context.mesh
-    if hasattr(mesh, "devices"):
+    if isinstance(mesh, jax.sharding.Mesh):
         return list(mesh.devices.flat)
     # It is abstract: all that is known is how many there are.
     return jax.devices()[: mesh.size]
