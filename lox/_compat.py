@@ -432,6 +432,37 @@ def _mesh_over(devices: Sequence[Any], form: Any) -> jax.sharding.Mesh:
     return jax.sharding.Mesh(np.array(devices).reshape(sizes), form.axis_names)
 
 
+def explicit(x: Any) -> tuple[Any, list]:
+    """The mesh that an array is explicitly sharded over, and how each axis is. Or None."""
+    typed = x if isinstance(x, jax.ShapeDtypeStruct | np.ndarray) else jax.typeof(x)
+    sharding: Any = getattr(typed, "sharding", None)
+    axes = list(getattr(sharding, "spec", ()))
+    if not any(axis is not None for axis in axes):
+        return None, [None] * np.ndim(x)
+    return sharding.mesh, axes + [None] * (np.ndim(x) - len(axes))
+
+
+def shaped(
+    shape: tuple[int, ...], dtype: Any, like: Any, axes: Sequence[int | None]
+) -> jax.ShapeDtypeStruct:
+    """An abstract array; `axes` says as which axis of `like` each one is sharded."""
+    mesh, own = explicit(like)
+    if mesh is None:
+        return jax.ShapeDtypeStruct(shape, dtype)
+    spec = P(*(None if i is None else own[i] for i in axes))
+    return jax.ShapeDtypeStruct(
+        shape, dtype, sharding=jax.sharding.NamedSharding(mesh, spec)
+    )
+
+
+def alike(x: Any, like: Any) -> Any:
+    """The array, explicitly sharded as another one is."""
+    (mesh, axes), (other, own) = explicit(like), explicit(x)
+    if axes == own or (mesh or other) is None:
+        return x
+    return jax.sharding.reshard(x, jax.sharding.NamedSharding(mesh or other, P(*axes)))
+
+
 def is_here(x: Any) -> bool:
     """Whether this process has all of an array, and no other has a part in it."""
     return not isinstance(x, jax.Array) or x.is_fully_addressable

@@ -113,7 +113,10 @@ def empty_buffer(row: Rows, room: int) -> Any:
     n = len(row.batch)
 
     def zeros(x):
-        return jnp.zeros((*x.shape[1 : 1 + n], room, *x.shape[1 + n :]), x.dtype)
+        shape = (*x.shape[1 : 1 + n], room, *x.shape[1 + n :])
+        axes = [*range(1, 1 + n), None, *range(1 + n, x.ndim)]
+        like = _compat.shaped(shape, x.dtype, x, axes)
+        return _compat.alike(jnp.zeros(shape, x.dtype), like)
 
     none = jnp.zeros(row.batch, jnp.int32)
     return jax.tree.map(zeros, _columns(row)), none, none

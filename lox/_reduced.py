@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from . import _compat
 from ._reduce import Reduction
 from ._rows import Branch, Rows, Where, check_batch, describe, embedding, static
 
@@ -103,6 +104,7 @@ def empty(like: Reduced) -> Reduced:
         lambda x: jnp.broadcast_to(x, like.batch + x.shape),
         [like.reduction.empty(row) for row in rows],
     )
+    value = jax.tree.map(_compat.alike, value, like.value)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (like.steps, like.masks))
     steps, masks = zeros
     valid = jnp.zeros(like.batch, bool)

@@ -130,9 +130,14 @@ def concatenate(key: str, parts: Sequence[Rows]) -> Rows:
     join = lax.concatenate if parts[0].time else _stack
     counts = [part.count for part in parts if part.count is not None]
     rows = [part.replace(count=None) for part in parts]
-    joined = jax.tree.map(lambda *xs: join(xs, 0), *rows)
+    joined = jax.tree.map(lambda *xs: join(_alike(xs), 0), *rows)
     count = sum(counts[1:], counts[0]) if counts else None
     return joined.replace(time=True, count=count, bound=bound)
+
+
+def _alike(xs: Sequence[Any]) -> list:
+    """Where shardings are explicit, all as the first."""
+    return [xs[0], *(_compat.alike(x, xs[0]) for x in xs[1:])]
 
 
 def common(key: str, parts: Sequence[Rows], time: bool = False) -> Rows:
@@ -148,7 +153,14 @@ def common(key: str, parts: Sequence[Rows], time: bool = False) -> Rows:
 
     def form(part: Rows) -> Callable:
         n = part.time + len(part.batch)
-        return lambda x: jax.ShapeDtypeStruct(front + jnp.shape(x)[n:], x.dtype)
+        is_whole = part.batch == batch
+        lanes = [i + part.time if is_whole else None for i in range(len(batch))]
+
+        def abstract(x):
+            axes = [*[None] * time, *lanes, *range(n, jnp.ndim(x))]
+            return _compat.shaped(front + jnp.shape(x)[n:], x.dtype, x, axes)
+
+        return abstract
 
     names = dict.fromkeys(name for part in parts for name in part.steps)
     steps = {
@@ -183,7 +195,9 @@ def conform(rows: Rows | None, target: Rows, length: int | None = None) -> Rows:
     """Bring `rows` into the form of `target`; rows that it lacks are not valid."""
     length = target.length if length is None else length
     if rows is None:
-        empty = target.map(lambda x: jnp.zeros(_resized(x, target, length), x.dtype))
+        empty = target.map(
+            lambda x: _compat.alike(jnp.zeros(_resized(x, target, length), x.dtype), x)
+        )
         none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), target.count)
         return empty.replace(masks=jax.tree.map(jnp.ones_like, empty.masks), count=none)
     rows = _aligned(rows, target)

@@ -321,3 +321,83 @@ def test_logs_of_several_devices_can_be_shown():
     _, logs = jax.jit(lox.spool(trained))(*arguments())
 
     assert repr(logs.filter(lambda key, _: key == "each")) == "{'each': float32[6,16]}"
+
+
+# Explicit meshes -----------------------------------------------------------------------
+
+
+def halved(x):
+    def body(x, i):
+        lox.log({"x": x, "sum": x.sum()}, step=i)
+        return x / 2, None
+
+    return lax.scan(body, x, jnp.arange(4))[0]
+
+
+def around_a_loop(x):
+    lox.log({"x": x})
+    x = halved(x)
+    lox.log({"x": x})
+    return x
+
+
+def in_other_shardings(x):
+    lox.log({"x": x})
+    lox.log({"x": jax.sharding.reshard(x, P(None, "model"))})
+    return x
+
+
+def until_small(x):
+    def body(x):
+        lox.log({"x": x})
+        return x / 2
+
+    return lax.while_loop(lambda x: x.sum() > 1, body, x)
+
+
+def maybe(x):
+    def with_log(x):
+        lox.log({"x": x})
+        return 2 * x
+
+    return lax.cond(x.sum() > 0, with_log, lambda x: 1 * x, x)
+
+
+def twice(x):
+    lox.log({"x": x})
+    lox.log({"x": x})
+    return x
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 9), reason="shapes lose their sharding")
+@pytest.mark.parametrize(
+    ("fun", "options"),
+    [
+        (halved, {}),
+        (around_a_loop, {"reduce": "mean"}),
+        (around_a_loop, {"interval": 2}),
+        (in_other_shardings, {}),
+        (until_small, {"capacity": 8}),
+        (maybe, {}),
+    ],
+)
+def test_explicit_shardings(fun, options):
+    value = np.arange(32, dtype=np.float32).reshape(8, 4)
+    kinds = (AxisType.Explicit,) * 2
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=kinds)
+    alone = twice if fun is in_other_shardings else fun
+    heard, expected = [], []
+    y, plain = lox.spool(alone, **options)(value)
+    lox.tap(alone, expected.append)(value)
+    with jax.set_mesh(mesh):
+        x = jax.device_put(value, NamedSharding(mesh, P("data", "model")))
+        out, logs = jax.jit(lox.spool(fun, **options))(x)
+        jax.jit(lox.tap(fun, heard.append))(x)
+        lox.barrier()
+
+    assert out.sharding.spec == P("data", "model")
+    assert logs["x"].sharding.spec[-2:] == ("data", "model")
+    np.testing.assert_allclose(out, y)
+    np.testing.assert_allclose(logs["x"], plain["x"], rtol=1e-6)
+    for ours, theirs in zip(heard, expected, strict=True):
+        np.testing.assert_allclose(ours["x"], theirs["x"])
