@@ -1,25 +1,26 @@
 """`lox.export`: the runs of a store, sent to any logger."""
 
-import dataclasses
 import functools as ft
 import itertools as it
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from ._recorded import recorded, run_of, taken
 from ._save import key_words
 from ._store._folder import existing
-from ._store._frames import Frame
-from ._store._layout import ROW, RUN, filled
-from ._store._read import Reader, Snapshot, Stale, snapshot, snapshots, warn
-from ._writer import Batch, Block, Run, Writer, mapped
+from ._store._read import Snapshot, Stale, snapshot, snapshots
+from ._writer import Batch, Block, Run, Writer
 from .loggers._logger import BaseLogger
 from .loggers._scribe import scribe
 
 # How many rows a writer is given at once.
 ROWS = 10_000
+
+# Runs of a session, and all that they logged.
+Recorded = tuple[list[Run], list[Block]]
 
 
 def export(path: str | os.PathLike, to: BaseLogger | Writer, *, key: Any = None) -> None:
@@ -45,12 +46,22 @@ def export(path: str | os.PathLike, to: BaseLogger | Writer, *, key: Any = None)
         loss
         0.5
     """
-    writers = to._desk.writers if isinstance(to, BaseLogger) else [_checked(to)]
+    writers = writers_of(to)
     words = None if key is None else tuple(key_words(key).tolist())
-    found = [_recorded(now, words) for now in snapshots(existing(path))]
+    found = [of_session(now, _ids(now, words)) for now in snapshots(existing(path))]
     if not any(runs for runs, _ in found):
         what = "runs yet" if key is None else f"run with the key {words}: see `lox.runs`"
         raise LookupError(f"The store in {str(path)!r} has no {what}.")
+    forward(found, writers)
+
+
+def writers_of(to: BaseLogger | Writer) -> list[Writer]:
+    """The writers of a logger."""
+    return to._desk.writers if isinstance(to, BaseLogger) else [_checked(to)]
+
+
+def forward(found: Iterable[Recorded], writers: Sequence[Writer]) -> None:
+    """Give what was recorded to writers."""
     # Trackers want one thread to call them, which is that of all loggers.
     scribe.start()
     for runs, blocks in found:
@@ -79,52 +90,22 @@ def _batches(blocks: Sequence[Block]) -> Iterator[Batch]:
     order = np.sort(np.concatenate([block.order for block in blocks]))
     edges = np.unique([*order[::ROWS], order[-1] + 1])
     for low, high in it.pairwise(edges):
-        some = [_taken(x, (low <= x.order) & (x.order < high)) for x in blocks]
+        some = [taken(x, (low <= x.order) & (x.order < high)) for x in blocks]
         yield Batch([block for block in some if len(block)])
 
 
-def _recorded(now: Snapshot, key: tuple[int, ...] | None) -> tuple[list[Run], list[Block]]:
-    """The runs of a session, and all that they logged."""
-    fields = [{**run, "key": tuple(run["key"])} for run in now.runs.values()]
-    names = [field.name for field in dataclasses.fields(Run)]
-    runs = [Run(**{name: run[name] for name in names}) for run in fields]
-    chosen = [run for run in runs if key in (None, run.key)]
-    ids = [run.id for run in chosen]
+def of_session(now: Snapshot, ids: Collection[int]) -> Recorded:
+    """Runs of a session, and all that they logged."""
+    runs = [run_of(now.runs[id]) for id in ids]
+    frames = [frame for group in now.frames.values() for frame in group]
     try:
-        with Reader(now) as reader:
-            frames = [frame for group in now.frames.values() for frame in group]
-            blocks = [_block(reader, frame) for frame in frames]
+        return runs, list(recorded(now, frames, ids))
     except Stale:
-        return _recorded(snapshot(now.folder), key)
-    whole = [_taken(x, np.isin(x.runs, ids)) for x in blocks if x is not None]
-    return chosen, [block for block in whole if len(block)]
+        return of_session(snapshot(now.folder), ids)
 
 
-def _block(reader: Reader, frame: Frame) -> Block | None:
-    """The rows of a frame. None if they are damaged."""
-    layout = reader.now.layouts[frame.group]
-    columns = [reader.column(frame, i) for i in range(len(layout.columns))]
-    if any(column is None for column in columns):
-        warn(reader.now.folder, f"A frame of {frame.rows} rows")
-        return None
-    get: Any = columns.__getitem__
-    keys = layout.keys.items()
-    return Block(
-        runs=get(RUN),
-        steps={name: get(i) for name, i in layout.steps.items()},
-        values={key: filled(own.tree, get) for key, own in keys},
-        forms={key: own.form for key, own in keys},
-        valid={key: get(own.valid) for key, own in keys if own.valid is not None},
-        masks={name: get(i) for name, i in layout.masks.items()},
-        order=get(ROW),
-    )
-
-
-def _taken(block: Block, which: np.ndarray) -> Block:
-    """Some rows of a block."""
-    names = ("runs", "steps", "values", "valid", "masks", "order")
-    arrays = {name: mapped(lambda x: x[which], getattr(block, name)) for name in names}
-    return dataclasses.replace(block, **arrays)
+def _ids(now: Snapshot, key: tuple[int, ...] | None) -> list[int]:
+    return [id for id, run in now.runs.items() if key in (None, tuple(run["key"]))]
 
 
 def _checked(to: Any) -> Writer:
