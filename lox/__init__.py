@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from ._quick import is_command
+from ._quick import IS_COMMAND
 
-if TYPE_CHECKING or not is_command():
+if TYPE_CHECKING or not IS_COMMAND:
     from . import (
         _batching as _batching,
         _derivatives as _derivatives,

@@ -11,7 +11,7 @@ import sys
 ENTRY = b"lox.__main__"
 
 
-def is_command() -> bool:
+def _is_command() -> bool:
     """Whether this is `lox ...` or `python -m lox ...`, and no program that uses lox."""
     program, *args = getattr(sys, "argv", None) or [""]
     if program == "-m":
@@ -27,3 +27,7 @@ def _calls_us(script: str) -> bool:
             return ENTRY in file.read(4096)
     except OSError:
         return False
+
+
+# Asked at the first import: Python changes its arguments afterwards.
+IS_COMMAND = _is_command()

@@ -144,9 +144,14 @@ def _numbered(runs: list[Choice], number: str) -> Choice:
 
 
 def _shortened(names: Collection[str]) -> dict[str, str]:
-    """The names of sessions, cut behind the second if that is enough."""
-    cut = Counter(name[:SECOND] for name in names)
-    return {name: name[:SECOND] if cut[name[:SECOND]] == 1 else name for name in names}
+    """The names of sessions, cut behind the second, or as soon as they differ."""
+    lengths = range(SECOND, max(map(len, names), default=0) + 1)
+    heads = [Counter(name[:length] for name in names) for length in lengths]
+    cuts = {name: [name[:length] for length in lengths] for name in names}
+    return {
+        name: next(cut for cut, of in zip(own, heads, strict=True) if of[cut] == 1)
+        for name, own in cuts.items()
+    }
 
 
 def _newest(runs: list[Choice]) -> list[Choice]:

@@ -19,21 +19,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         What the process ends with: 0, 1 if it failed, 2 if it was called in a wrong way.
     """
     args = list(sys.argv[1:] if argv is None else argv)
-    warnings.showwarning = _warn
     for stream in (sys.stdout, sys.stderr):
         # Keys may be in Greek where the output is in ASCII.
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
     try:
-        code = _called(args)
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            code = _called(args)
         sys.stdout.flush()
-        return code
-    except (Trouble, LookupError, ModuleNotFoundError, OSError, ValueError) as error:
-        if isinstance(error, BrokenPipeError):
-            return _closed()
-        print(f"lox: {_text(error)}", file=sys.stderr)
-        return 1
+    except BrokenPipeError:
+        return _closed()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    except (Trouble, ImportError, LookupError, OSError, ValueError) as error:
+        print(f"lox: {error}", file=sys.stderr)
+        return 1
+    return code
 
 
 def _called(args: list[str]) -> int:
@@ -100,11 +101,6 @@ COMMANDS = {
 
 def _warn(message: Any, *_: Any, **__: Any) -> None:
     print(f"lox: {message}", file=sys.stderr)
-
-
-def _text(error: BaseException) -> str:
-    # The text of a `KeyError` is that of its key.
-    return str(error.args[0] if isinstance(error, KeyError) and error.args else error)
 
 
 def _closed() -> int:

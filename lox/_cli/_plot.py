@@ -101,12 +101,10 @@ def _figure(
                 curve = _smoothed(curves[name], smooth)
                 draw(ax, curve, band, _label(text, curve) if len(every) > 1 else None)
                 ax.set_xlabel(curve.step)
-                ax.set_title(
-                    _title(curve, band), loc="right", fontsize="small", color="0.4"
-                )
+                title = _title(curve, band) if len(every) == 1 else ""
+                ax.set_title(title, loc="right", fontsize="small", color="0.4")
         ax.set_ylabel(name)
         if len(every) > 1:
-            ax.set_title("" if band is None else f"mean and {band}", loc="right")
             ax.legend(frameon=False, fontsize="small")
     return axes[0].figure
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from lox._quick import is_command
+from lox._quick import IS_COMMAND
 from lox._writer import (
     Batch as Batch,
     Block as Block,
@@ -12,7 +12,7 @@ from lox._writer import (
     Writer as Writer,
 )
 
-if TYPE_CHECKING or not is_command():
+if TYPE_CHECKING or not IS_COMMAND:
     from ._console import ConsoleLogger as ConsoleLogger
     from ._csv import CSVLogger as CSVLogger
     from ._json import JSONLogger as JSONLogger
