@@ -16,7 +16,7 @@ from lox.loggers._words import clean, count, deviation, digits, sparkline
 
 from ._choose import Choice, several
 from ._facts import described, moment, settings, took
-from ._screen import Column, Screen, fitting, print_json, room, screen
+from ._screen import GAP, Column, Screen, print_json, room, screen
 from ._trouble import missing_key
 
 CURVE = 8, 32  # least and most width of a curve
@@ -124,17 +124,19 @@ def _body(
         cells = [own.get(head, "") for own in numbers]
         look: Any = {"right": head != "± STD", "optional": head in ("MIN", "MAX")}
         columns.append(Column(head, cells, numbers=True, **look))
-    if out.width is not None:
-        columns += _trend(every, fitting(columns, out.width), out.width)
-    out.table(columns)
+    out.table(columns if out.width is None else _with_trend(columns, every, out.width))
 
 
-def _trend(every: dict[str, Series], columns: Sequence[Column], width: int) -> list[Column]:
-    size = min(CURVE[1], room(columns, width) - 2)
-    if size < CURVE[0]:
-        return []
-    curves = [sparkline(series.curve.points(size)) for series in every.values()]
-    return [Column("TREND", curves, style="cyan")]
+def _with_trend(
+    columns: list[Column], every: dict[str, Series], width: int
+) -> list[Column]:
+    """The columns and a curve, rather than those that there is then no room for."""
+    for shown in (columns, [column for column in columns if not column.optional]):
+        size = min(CURVE[1], room(shown, width) - GAP)
+        if size >= CURVE[0]:
+            curves = [sparkline(series.curve.points(size)) for series in every.values()]
+            return [*shown, Column("TREND", curves, style="cyan")]
+    return columns
 
 
 def _numbers(series: Series, *, several: bool) -> dict[str, str]:
