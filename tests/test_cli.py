@@ -2,6 +2,7 @@
 
 import csv
 import doctest
+import importlib.metadata
 import itertools as it
 import json
 import os
@@ -218,6 +219,9 @@ def test_tail(store, capsys, number):
         assert found["values"]["y"] == own["y"].tolist()
     lines = said(capsys, *args, "-k", "y").splitlines()
     assert lines == [f"step {i}  y [{i}, {-i}]" for i in steps]
+    together = said(capsys, "tail", store, "-k", "half", *args[2:]).splitlines()
+    names = [str(seed) * 2 for seed in SEEDS for _ in range(ROWS + seed)]
+    assert [line.split()[0] for line in together] == names[max(0, len(names) - number) :]
 
 
 # Errors -------------------------------------------------------------------------------
@@ -270,9 +274,16 @@ def test_wrong_usage(capsys):
             main(args)
         assert "usage: lox" in capsys.readouterr().err
     assert "COMMAND" in said(capsys)
+
+
+def test_version(capsys):
+    try:
+        version = importlib.metadata.version("jax-lox")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("It is not installed.")
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
-    assert re.match(r"lox \d", capsys.readouterr().out)
+    assert capsys.readouterr().out == f"lox {version}\n"
 
 
 def test_what_is_not_installed_is_named(store, capsys, monkeypatch):
@@ -384,14 +395,18 @@ def imports(err):
 
 def test_it_starts_without_jax_and_writes_ascii_where_that_is_asked(store, script):
     module = [sys.executable, "-m", "lox"]
-    for command, args in [(module, ["ls", store]), ([script], ["show", f"{store}/88"])]:
+    for command, args in [
+        (module, ["ls", store]),
+        (module, ["export", store, "--to", "csv"]),
+        ([script], ["show", f"{store}/88"]),
+    ]:
         env = {**ENV, "PYTHONIOENCODING": "ascii"}
         done = subprocess.run(
             [*command, *args], env=env, capture_output=True, text=True, check=True
         )
         names, rest = imports(done.stderr)
         assert not rest
-        assert {"numpy", "lox._runs"} <= names
+        assert {"numpy", "lox._cli._choose"} <= names
         assert not {name for name in names if name.partition(".")[0] in ("jax", "rich")}
     assert r"\u03bb/w 3" in done.stdout
 

@@ -1,39 +1,33 @@
 """`lox export`: runs in another format, or in a tracker."""
 
+import importlib
 import itertools as it
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lox._extras import imported
-from lox._forward import forward, of_session
-from lox._load import of_run
 from lox._recorded import run_of
+from lox._resend import forward, of_session
 from lox._runs import of_session as stored_runs
 from lox._writer import Writer
-from lox.loggers._csv import CSVWriter
-from lox.loggers._json import JSONWriter
 from lox.loggers._lines import create
-from lox.loggers._mlflow import MLflowWriter
-from lox.loggers._neptune import NeptuneWriter
-from lox.loggers._tensorboard import TensorBoardWriter
-from lox.loggers._trackio import TrackioWriter
-from lox.loggers._wandb import WandbWriter
 from lox.loggers._words import count
 
 from ._choose import Choice, several
 from ._trouble import Trouble
 
-FOLDERS: dict[str, Callable[[str], Writer]] = {
-    "csv": CSVWriter,
-    "json": JSONWriter,
-    "tensorboard": TensorBoardWriter,
+# Where the writers are: only the one that is needed is imported.
+FOLDERS = {
+    "csv": ("_table", "CSVWriter"),
+    "json": ("_json", "JSONWriter"),
+    "tensorboard": ("_tensorboard", "TensorBoardWriter"),
 }
-PROJECTS: dict[str, Callable[[str], Writer]] = {
-    "mlflow": MLflowWriter,
-    "neptune": lambda project: NeptuneWriter(project=project),
-    "trackio": TrackioWriter,
-    "wandb": lambda project: WandbWriter(project=project),
+PROJECTS = {
+    "mlflow": ("_mlflow", "MLflowWriter"),
+    "neptune": ("_neptune", "NeptuneWriter"),
+    "trackio": ("_trackio", "TrackioWriter"),
+    "wandb": ("_wandb", "WandbWriter"),
 }
 
 
@@ -45,7 +39,7 @@ def export(where: Sequence[str], to: str, *, out: str | None, project: str | Non
     if to == "parquet":
         _to_parquet(choices, Path(folder).expanduser())
     else:
-        writer = PROJECTS[to](project or "lox") if to in PROJECTS else FOLDERS[to](folder)
+        writer = _writer(to, folder, project or "lox")
         sessions = it.groupby(choices, key=lambda choice: choice.now)
         found = (of_session(now, [c.id for c in own]) for now, own in sessions)
         forward(found, [writer])
@@ -53,8 +47,18 @@ def export(where: Sequence[str], to: str, *, out: str | None, project: str | Non
     print(f"{count(len(choices), 'run')} exported to {target}")
 
 
+def _writer(to: str, folder: str, project: str) -> Writer:
+    module, name = (FOLDERS | PROJECTS)[to]
+    kind = getattr(importlib.import_module(f"lox.loggers.{module}"), name)
+    if to in FOLDERS:
+        return kind(folder)
+    return kind(**{"experiment_name" if to == "mlflow" else "project": project})
+
+
 def _to_parquet(choices: Sequence[Choice], folder: Path) -> None:
     imported("polars", "`lox export --to parquet`", "polars")
+    from lox._load import of_run  # with JAX
+
     for choice in choices:
         stored = dict(zip(choice.now.runs, stored_runs(choice.now), strict=True))
         logs = of_run(choice.store, choice.now, choice.id, stored[choice.id].keys)

@@ -69,9 +69,11 @@ class Snapshot:
     @ft.cached_property
     def last(self) -> float:
         """When it ended or was last written to, in seconds since 1970."""
-        said = (entry["end"] for entry in self.entries if "end" in entry)
-        times = [end for end in said if isinstance(end, float)]
-        return times[0] if times else (self.folder / "journal").stat().st_mtime
+        said = [entry["end"] for entry in self.entries if "end" in entry]
+        # A session may have noted that it ended, and not when.
+        if said and said[0] is not True:
+            return said[0]
+        return (self.folder / "journal").stat().st_mtime
 
     @ft.cached_property
     def without_rows(self) -> frozenset[str]:

@@ -79,7 +79,7 @@ class Session:
     def end(self) -> None:
         """Bring everything to the disk, small frames joined to large ones."""
         self.flush()
-        self._note({"end": time.time()})
+        self._note({"end": round(time.time())})
         self._segments.close()
         os.close(self._journal)
         compact(self._folder, first=self._segments.count)
