@@ -99,7 +99,9 @@ def test_a_late_key_gets_a_column(tmp_path):
 def test_keys_that_come_together_cost_one_change(tmp_path, monkeypatch):
     changes = []
     widen = _table._widen
-    monkeypatch.setattr(_table, "_widen", lambda *args: changes.append(args) or widen(*args))
+    monkeypatch.setattr(
+        _table, "_widen", lambda *args: changes.append(args) or widen(*args)
+    )
     writer = CSVWriter(tmp_path)
     writer.open(run())
     for i in range(3):
