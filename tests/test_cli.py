@@ -8,9 +8,11 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
 from pathlib import Path
@@ -24,10 +26,14 @@ from test_console import Terminal, streams
 import lox
 from lox import _quick
 from lox._cli import _plot
+from lox._cli._choose import chosen
 from lox._cli._complete import completions
+from lox._cli._follow import Follower
 from lox._cli._main import main
 from lox._cli._parser import parser_of_lox
+from lox._cli._trouble import Trouble
 from lox._store import _folder
+from lox._store._journal import entries, lines
 from lox.loggers import Batch, Block, Form, Run
 from lox.loggers._save import SaveWriter
 
@@ -142,6 +148,25 @@ def test_ls(store, capsys):
     found = [float(line.split()[3]) for line in inner]
     np.testing.assert_allclose(found, lasts, rtol=1e-3)
     assert said(capsys, "ls", store, "-k", "x").splitlines()[0].split()[-1] == "x"
+
+
+def test_how_a_session_stands(tmp_path, monkeypatch, capsys):
+    writer, run = SaveWriter(tmp_path), Run(5, "5", (5,), {}, time.time() - 300, "g")
+    writer.open(run)
+    (journal,) = tmp_path.glob("*/journal")
+    assert "5:00 live" in said(capsys, "ls", str(tmp_path))
+    os.utime(journal, (0, run.start + 100))
+    assert "1:40 unfinished" in said(capsys, "ls", str(tmp_path))
+    assert told(capsys, "ls", str(tmp_path))[0]["state"] == "unfinished"
+    writer.close(run)
+    os.utime(journal, (0, 0))
+    assert " 5:00 " in said(capsys, "ls", str(tmp_path))
+    # Sessions of earlier versions do not say when they ended.
+    journal.write_bytes(
+        lines([{"run": entries(journal.read_bytes())[0][0]["run"]}, {"end": True}])
+    )
+    os.utime(journal, (0, run.start + 61))
+    assert " 1:01 " in said(capsys, "ls", str(tmp_path))
 
 
 def test_what_ls_prints_can_be_typed(store, capsys):
@@ -459,6 +484,44 @@ def test_tail_follows_what_another_process_writes(tmp_path):
     assert rest == f"lox: {tmp_path} has ended.\n"
     assert process.returncode == 0
     assert "jax" not in names
+
+
+def test_tail_waits_for_a_key(tmp_path, capsys):
+    writer, run = SaveWriter(tmp_path), Run(5, "5", (5,), {}, time.time(), "g")
+    writer.open(run)
+    writer.write(Batch([block([0], id=5, split=True)]))
+    writer.flush()
+
+    def write():
+        time.sleep(0.3)
+        writer.write(Batch([block([1], id=5)]))
+        writer.close(run)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert main(["tail", str(tmp_path), "-k", "y"]) == 0
+    thread.join()
+    out, err = capsys.readouterr()
+    assert out == "step 1  y [1, -1]\n"
+    there, ended = err.splitlines()
+    assert there == f"lox: {tmp_path} has no key 'y'. It has x. It may come."
+    assert ended == f"lox: {tmp_path} has ended."
+
+
+def test_tail_ends_when_files_are_taken_away(tmp_path):
+    writer, run = SaveWriter(tmp_path), Run(5, "5", (5,), {}, time.time(), "g")
+    writer.open(run)
+    writer.write(Batch([block([0, 1], id=5)]))
+    writer.flush()
+    (choice,) = chosen(str(tmp_path))
+    follower = Follower(choice.now, [5], [])
+    (rows,) = follower.last(1)
+    assert rows.steps["step"].tolist() == [0, 1]
+    (choice.now.folder / "0000.arrows").unlink()
+    with pytest.raises(Trouble, match=r"A file of the session in .* is missing"):
+        Follower(choice.now, [5], []).last(1)
+    shutil.rmtree(choice.now.folder)
+    assert (follower.new(), follower.ended) == ([], True)
 
 
 def test_a_process_that_is_interrupted_or_not_read_any_more_ends_quietly(tmp_path):

@@ -1,7 +1,6 @@
 """The commands, and how a process ends that runs one of them."""
 
 import os
-import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -10,6 +9,9 @@ from typing import Any
 from ._complete import SCRIPTS, completions
 from ._parser import parser_of_lox
 from ._trouble import Trouble, listed, meant
+
+# As shells have it: 128 and the number of the signal.
+INTERRUPTED, CLOSED = 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _closed()
     except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+        return INTERRUPTED
     except (Trouble, ImportError, LookupError, OSError, ValueError) as error:
         print(f"lox: {error}", file=sys.stderr)
         return 1
@@ -106,4 +108,4 @@ def _warn(message: Any, *_: Any, **__: Any) -> None:
 def _closed() -> int:
     """Whoever read the output has left: nothing is to be said, not even at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 128 + signal.SIGPIPE
+    return CLOSED
