@@ -5,6 +5,8 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from lox._recorded import recorded, taken
 from lox._store._frames import Frame
 from lox._store._journal import entries
@@ -103,7 +105,7 @@ class Follower:
                     break
                 for block in self._blocks([frame]):
                     rows += len(block)
-                    yield block
+                    yield _end(block, number)
 
     def _new(self, frames: Iterable[Frame]) -> Iterator[Block]:
         for frame in frames:
@@ -126,3 +128,10 @@ class Follower:
             own = {k: x for k, x in block.values.items() if k in (self._keys or (k,))}
             if own:
                 yield dataclasses.replace(block, values=own)
+
+
+def _end(block: Block, number: int) -> Block:
+    """The last rows of a block, at least so many."""
+    if len(block) <= number:
+        return block
+    return taken(block, block.order >= np.partition(block.order, -number)[-number])
