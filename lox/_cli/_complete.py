@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ._choose import chosen, every, located, stores
 from ._trouble import Trouble
@@ -89,5 +89,5 @@ def _keys(words: Sequence[str]) -> list[str]:
     return list(found)
 
 
-def _beginning(word: str, found: object) -> list[str]:
-    return [name for name in found if name.startswith(word)]  # pyright: ignore
+def _beginning(word: str, found: Iterable[str]) -> list[str]:
+    return [name for name in found if name.startswith(word)]
