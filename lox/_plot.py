@@ -45,10 +45,10 @@ def plot(
         there = ", ".join(map(repr, _bands))
         raise ValueError(f"There is no band {band!r}. There are {there}.")
     curves = _curves(to_numpy(rows, "plot"), keys, x)
-    given = _panels(plt, len(curves)) if axes is None else _listed(axes, len(curves))
+    given = panels(plt, len(curves)) if axes is None else _listed(axes, len(curves))
     for curve, ax in zip(curves, given, strict=True):
         shared = len(curves) > 1 and given.count(ax) > 1
-        _draw(ax, curve, band, curve.name if shared else None)
+        draw(ax, curve, band, curve.name if shared else None)
         ax.set_xlabel(curve.step)
         if shared:
             ax.legend(frameon=False, fontsize="small")
@@ -61,10 +61,10 @@ def _curves(
     rows: Mapping[str, Rows], keys: str | Iterable[str] | None, x: str | None
 ) -> list[Curve]:
     if keys is None:
-        found = {key: own for key, own in rows.items() if own.time and _has(own, x)}
+        found = {key: own for key, own in rows.items() if own.time and has_step(own, x)}
     else:
         found = {key: rows[key] for key in _wanted(rows, keys, x)}
-    curves = [curve for key, own in found.items() for curve in _curves_of(key, own, x)]
+    curves = [curve for key, own in found.items() for curve in curves_of(key, own, x)]
     if curves:
         return curves
     what = "these logs" if keys is None else f"the keys {sorted(found)}"
@@ -82,7 +82,7 @@ def _wanted(
     for name in names:
         if name not in rows:
             raise ValueError(f"There is no key {name!r}. The keys are {sorted(rows)}.")
-        if not _has(rows[name], x):
+        if not has_step(rows[name], x):
             raise ValueError(
                 f"{name!r} has no step {x!r}. Its steps are {_scalar_steps(rows[name])}; "
                 '`x="row"` is the number of the row.'
@@ -90,7 +90,7 @@ def _wanted(
     return names
 
 
-def _has(rows: Rows, x: str | None) -> bool:
+def has_step(rows: Rows, x: str | None) -> bool:
     return x in (None, "row", *_scalar_steps(rows))
 
 
@@ -101,7 +101,7 @@ def _scalar_steps(rows: Rows) -> list[str]:
     return sorted(names, key=lambda name: (name != "step", name))
 
 
-def _curves_of(key: str, rows: Rows, x: str | None) -> list[Curve]:
+def curves_of(key: str, rows: Rows, x: str | None) -> list[Curve]:
     n = rows.lead + rows.time + len(rows.batch)
     step = x or next(iter(_scalar_steps(rows)), "row")
     there = np.ones((*sizes(rows), rows.length), bool)
@@ -132,7 +132,7 @@ def _curves_of(key: str, rows: Rows, x: str | None) -> list[Curve]:
     ]
 
 
-def _panels(plt: Any, count: int) -> list:
+def panels(plt: Any, count: int) -> list:
     columns = min(count, COLUMNS)
     lines = math.ceil(count / columns)
     size = 4 * columns, 2.8 * lines
@@ -159,7 +159,7 @@ def _listed(axes: Any, count: int) -> list:
     return given
 
 
-def _draw(ax: Any, curve: Curve, band: str | None, label: str | None) -> None:
+def draw(ax: Any, curve: Curve, band: str | None, label: str | None) -> None:
     points = [own for own in curve.points if own[0].size]
     if not curve.batched or not points:
         for steps, values in points:
