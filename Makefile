@@ -74,6 +74,10 @@ lint: $(READY) ## Run ruff and pyright
 	@$(BIN)/ruff format --check
 	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 
+.PHONY: docs
+docs: $(READY) ## Build the documentation, build/docs/index.html
+	@$(BIN)/sphinx-build -W --keep-going -n -q docs build/docs
+
 .PHONY: clean
 clean: ## Remove the environments and all that was built
 	rm -rf .venv .venv-jax-* build dist .coverage .pytest_cache .ruff_cache
