@@ -76,7 +76,8 @@ lint: $(READY) ## Run ruff and pyright
 
 .PHONY: docs
 docs: $(READY) ## Build the documentation, build/docs/index.html
-	@$(BIN)/sphinx-build -W --keep-going -n -q docs build/docs
+	@$(BIN)/sphinx-build -E -W --keep-going -n -q -d build/doctrees docs build/docs
+	@echo build/docs/index.html
 
 .PHONY: clean
 clean: ## Remove the environments and all that was built
