@@ -1,11 +1,14 @@
-"""No example of the README or the pages escapes being run, and no link of the former is dead."""
+"""README and pages: all examples are run, links lead somewhere, the API is there."""
 
 import doctest
 import fnmatch
+import inspect
 import pathlib
 import re
 
 import pytest
+
+import lox
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -34,3 +37,15 @@ def test_links_lead_somewhere(name):
     text = (ROOT / name).read_text()
     for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
         assert "://" in link or (ROOT / link).exists()
+
+
+@pytest.mark.parametrize("module", [lox, lox.loggers], ids=lambda module: module.__name__)
+def test_all_of_the_api_is_described(module):
+    pages = "".join(page.read_text() for page in sorted(ROOT.glob("docs/api/*.md")))
+    sections = pages.split(".. currentmodule:: ")
+    own = "".join(s for s in sections if s.startswith(f"{module.__name__}\n"))
+    described = re.findall(r":: (\w+)\b", own)
+
+    public = {name for name in vars(module) if not name.startswith("_")}
+    modules = {name for name in public if inspect.ismodule(getattr(module, name))}
+    assert public - modules <= set(described)
