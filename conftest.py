@@ -5,6 +5,9 @@ And what they share with the tests: trackers that stay on this machine.
 
 import pytest
 
+# It is Sphinx's, and nothing to collect.
+collect_ignore = ["docs/conf.py"]
+
 
 @pytest.fixture(autouse=True)
 def _names(request: pytest.FixtureRequest, doctest_namespace: dict) -> None:
