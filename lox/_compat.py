@@ -451,8 +451,9 @@ def pmap_as_shard_map(eqn: JaxprEqn, *args: Any) -> ClosedJaxpr:
         return jax.make_jaxpr(mapped)(*args)
 
 
-def varying(aval: Any) -> frozenset[str]:
+def varying(x: Any) -> frozenset[str]:
     """The axes of a mesh along which an array may differ from device to device."""
+    aval = x if isinstance(x, _core.AbstractValue) else jax.typeof(x)
     kind = getattr(aval, "mat", None)  # JAX >= 0.9
     return kind.varying if kind is not None else getattr(aval, "vma", frozenset())
 
@@ -465,7 +466,7 @@ def varied(x: Any, axes: frozenset[str] | None = None) -> Any:
     if not _config._check_vma.value:
         return x
     manual = (axis for axis, is_manual in manual_axes().items() if is_manual)
-    missing = tuple((frozenset(manual) if axes is None else axes) - varying(jax.typeof(x)))
+    missing = tuple((frozenset(manual) if axes is None else axes) - varying(x))
     if not missing:
         return x
     if hasattr(jax.lax, "pcast"):  # JAX >= 0.8

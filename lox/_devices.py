@@ -67,7 +67,7 @@ def _spread(entries: Mapping[str, Entry], eqn: JaxprEqn) -> list[str]:
     axes, is_known = _compat.mapped_axes(eqn).keys(), eqn.params["check_vma"]
 
     def differs(own: Entry) -> bool:
-        return any(_compat.varying(jax.typeof(x)) & axes for x in jax.tree.leaves(own))
+        return any(_compat.varying(x) & axes for x in jax.tree.leaves(own))
 
     return [
         key

@@ -9,7 +9,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from . import _compat
-from ._chain import new_token
+from ._chain import new_token, same
 from ._parcel import Contents, Parcel, by_width, pack
 from ._record import Record, bind, record_primitive
 from ._rows import key_data
@@ -72,6 +72,7 @@ def _impl(token, *leaves, form, callback, **params):
 def _lowering(host_call: Callable, *, stoppable: bool = True) -> Callable:
     def lower(context, *args, form, callback, **params):
         def lowered(token, *leaves):
+            token = same(token)
             groups = by_width(leaves)
             contents = Contents.of(form, leaves, groups, stoppable=stoppable)
 

@@ -108,7 +108,7 @@ def _cond(walk, eqn, index, *args):
 
     if any(signature(logs) != signature(forms) for logs in logged):
         branches = [stage(ft.partial(unified, b), *b.leaves) for b in branches]
-    branches = alike(branches)
+    branches = alike(branches, index)
     jaxprs = tuple(branch.jaxpr for branch in branches)
     params = {**eqn.params, "branches": jaxprs}
     return branches[0].output(eqn.primitive.bind(index, *branches[0].leaves, **params))

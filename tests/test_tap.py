@@ -34,6 +34,7 @@ from truth import (
 
 import lox
 from lox import _courier, _emit, _jitted
+from lox._compat import cpu_host_call, portable_host_call
 from lox._tap import Listener
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -641,9 +642,10 @@ def test_64_bits(batch):
 @pytest.fixture
 def portably():
     """Call the host as on platforms that have no quicker way."""
-    mlir.register_lowering(_emit.emit_p, _emit._portably, platform="cpu")
+    ways = {way: _emit._choose(way) for way in (portable_host_call, cpu_host_call)}
+    mlir.register_lowering(_emit.emit_p, ways[portable_host_call], platform="cpu")
     yield
-    mlir.register_lowering(_emit.emit_p, _emit._choose(_emit._quickly), platform="cpu")
+    mlir.register_lowering(_emit.emit_p, ways[cpu_host_call], platform="cpu")
 
 
 @pytest.mark.parametrize("p", thin(PROGRAMS, 6), ids=lambda p: p.name)
