@@ -1,4 +1,4 @@
-"""How logs leave a `shard_map`: those of all devices, side by side on an axis of devices."""
+"""How logs leave a `shard_map`: those of all devices, side by side on one more axis."""
 
 import math
 from collections.abc import Mapping
@@ -51,11 +51,11 @@ def on_devices(walk, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
     def flat(given: list, args: list) -> list:
         return jax.tree.leaves(staged[0](*given, *args))
 
-    args = list(args)
-    jax.eval_shape(_compat.shard_map(look, eqn, in_specs, ()), given, args)
+    inputs = given, list(args)
+    jax.eval_shape(_compat.shard_map(look, eqn, in_specs, ()), *inputs)
     log_specs = _log_specs(staged[0].shape[1], spread, axes)
     out_specs = [*eqn.params["out_specs"], *log_specs]
-    leaves = _compat.shard_map(flat, eqn, in_specs, out_specs)(given, args)
+    leaves = _compat.shard_map(flat, eqn, in_specs, out_specs)(*inputs)
     outs, logs = staged[0].output(leaves)
     return outs, logdict.of(
         {k: _combined(own) if k in spread else own for k, own in logs.rows().items()}
@@ -131,7 +131,8 @@ def _folded(own: Reduced) -> Reduced:
     if size % 2:
         last = own.map(lambda x: x[2 * n :], batch=(1, *own.batch[1:]))
         joined = jax.tree.map(
-            lambda *xs: jnp.concatenate(xs), *(x.replace(batch=(), paths=()) for x in (both, last))
+            lambda *xs: jnp.concatenate(xs),
+            *(x.replace(batch=(), paths=()) for x in (both, last)),
         )
         both = joined.replace(batch=(n + 1, *own.batch[1:]))
     return _folded(both)

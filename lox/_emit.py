@@ -72,7 +72,6 @@ def _impl(token, *leaves, form, callback, **params):
 def _lowering(host_call: Callable, *, stoppable: bool = True) -> Callable:
     def lower(context, *args, form, callback, **params):
         def lowered(token, *leaves):
-            token = same(token)
             groups = by_width(leaves)
             contents = Contents.of(form, leaves, groups, stoppable=stoppable)
 
@@ -80,14 +79,16 @@ def _lowering(host_call: Callable, *, stoppable: bool = True) -> Callable:
                 callback(Parcel(arrays, contents))
 
             def call():
-                return host_call(context, deliver, token, *pack(leaves, groups))
+                return same(host_call(context, deliver, token, *pack(leaves, groups)))
 
             wanted = [_is_wanted(record) for record in jax.tree.unflatten(form, leaves)]
             if any(condition is True for condition in wanted):
                 return [call()]
             return [jax.lax.cond(jnp.stack(wanted).any(), call, lambda: token)]
 
-        once = _compat.once_a_device(lowered)
+        def once(token, *leaves):
+            return _compat.once_a_device(lowered)(same(token), *leaves)
+
         return mlir.lower_fun(once, multiple_results=True)(context, *args)
 
     return lower

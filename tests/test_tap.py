@@ -19,7 +19,7 @@ from jax.interpreters import mlir
 from programs import PROGRAMS, Program, logged
 from selection import thin
 from test_laws import result_of_each, slope_of
-from test_while import PROGRAMS as WHILE_PROGRAMS, XS, X, collatz
+from test_while import PROGRAMS as WHILE_PROGRAMS, XS, X, collatz, truth, truth_of_each
 from truth import (
     assert_trees_close,
     by_key,
@@ -28,7 +28,6 @@ from truth import (
     records_of_grad,
     result,
     run,
-    run_each,
     total_of,
 )
 
@@ -91,7 +90,7 @@ every_while = pytest.mark.parametrize("fun", WHILE_PROGRAMS, ids=lambda fun: fun
 
 @every_while
 def test_tap_delivers_what_loops_of_unknown_length_log(fun):
-    one, each = (X, *run(fun, X)), (XS, *run_each(fun, XS))
+    one, each = (X, *truth(fun, float(X))), (XS, *truth_of_each(fun))
     ways = [
         (lambda tap: jax.jit(tap(fun)), one, None),
         (lambda tap: tap(jax.jit(fun)), one, None),
