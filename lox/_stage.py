@@ -1,12 +1,15 @@
 """Trace a function into a program that can be put into an equation."""
 
 import dataclasses
+import functools as ft
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from jax.core import eval_jaxpr
 from jax.extend.core import ClosedJaxpr
+
+from . import _compat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +35,20 @@ def stage(fun: Callable, *args: Any) -> Staged:
 
 def stage_walk(walk, jaxpr, *args) -> Staged:
     return stage(lambda walk, *args: walk(jaxpr, *args), walk, *args)
+
+
+def alike(branches: Sequence[Staged]) -> Sequence[Staged]:
+    """The same, their outputs of one type also as to which devices they differ on."""
+    each = [[_compat.varying(aval) for aval in b.jaxpr.out_avals] for b in branches]
+    if all(axes == each[0] for axes in each):
+        return branches
+    union = [frozenset().union(*axes) for axes in zip(*each, strict=True)]
+
+    def varied(branch: Staged, *leaves):
+        outs, tree = jax.tree.flatten(branch(*leaves))
+        return jax.tree.unflatten(tree, map(_compat.varied, outs, union))
+
+    return [stage(ft.partial(varied, branch), *branch.leaves) for branch in branches]
 
 
 def split(xs: Sequence[Any], *sizes: int) -> tuple[list, ...]:
