@@ -29,8 +29,8 @@ help: ## List the targets
 		awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
 
 .PHONY: demo
-demo: $(READY) ## Train a small network on 8 seeds and plot what it logged
-	@$(CALM) MPLBACKEND=agg $(BIN)/python examples/train.py
+demo: $(READY) ## Train PPO on CartPole with 8 seeds, show and keep what it logs
+	@$(CALM) $(BIN)/python examples/ppo.py --out build/demo
 
 .PHONY: test
 test: $(READY) ## Run the tests on the newest JAX
