@@ -7,7 +7,7 @@ makes it a descent from each of several starting points.
 """
 
 import argparse
-import pathlib
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -106,7 +106,7 @@ def main():
 def arguments():
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer steps and samples")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build"))
+    parser.add_argument("--out", type=Path, default=Path(), help="folder for the picture")
     return parser.parse_args()
 
 

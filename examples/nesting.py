@@ -16,7 +16,7 @@ and an axis for the batch.
 
 import argparse
 import functools as ft
-import pathlib
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -133,7 +133,7 @@ def main():
 def arguments():
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer updates and throws")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build"))
+    parser.add_argument("--out", type=Path, default=Path(), help="folder for the picture")
     return parser.parse_args()
 
 

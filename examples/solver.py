@@ -9,7 +9,7 @@ own residuals.
 
 import argparse
 import functools as ft
-import pathlib
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -111,7 +111,7 @@ def plot(x, logs, path):
         axis.imshow(x[i], cmap="inferno")
         axis.set(xticks=[], yticks=[], title=f"cooling {COOLING[i]:g}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
+    figure.savefig(path, dpi=80)
 
 
 def main():
@@ -132,7 +132,7 @@ def main():
 def arguments():
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a smaller plate")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build"))
+    parser.add_argument("--out", type=Path, default=Path(), help="folder for the picture")
     return parser.parse_args()
 
 

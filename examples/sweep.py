@@ -8,8 +8,8 @@ good enough has no such step, and `logs.valid` says so.
 
 import argparse
 import functools as ft
-import pathlib
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -126,7 +126,7 @@ def main():
 def arguments():
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer steps and seeds")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build"))
+    parser.add_argument("--out", type=Path, default=Path(), help="folder for the picture")
     return parser.parse_args()
 
 

@@ -11,8 +11,8 @@ second half can be predicted, and only by looking at the right place of the firs
 
 import argparse
 import functools as ft
-import pathlib
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -179,7 +179,7 @@ def main():
 def arguments():
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="too few steps to learn it")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build"))
+    parser.add_argument("--out", type=Path, default=Path(), help="folder for the picture")
     return parser.parse_args()
 
 
