@@ -100,7 +100,7 @@ def plot(values, rates, momenta, path):
 
 def main():
     options = arguments()
-    steps, seeds = (30, 2) if options.quick else (1000, 4)
+    steps, seeds = (100, 2) if options.quick else (1000, 4)
     rates = np.geomspace(0.002, 0.4, 7, dtype=np.float32)
     momenta = np.array([0, 0.5, 0.8, 0.9, 0.95], np.float32)
     keys = jax.random.split(jax.random.key(0), seeds)

@@ -131,7 +131,8 @@ def _folded(own: Reduced) -> Reduced:
     if size % 2:
         last = own.map(lambda x: x[2 * n :], batch=(1, *own.batch[1:]))
         joined = jax.tree.map(
-            lambda *xs: jnp.concatenate(xs), *(x.replace(batch=(), paths=()) for x in (both, last))
+            lambda *xs: jnp.concatenate(xs),
+            *(x.replace(batch=(), paths=()) for x in (both, last)),
         )
         both = joined.replace(batch=(n + 1, *own.batch[1:]))
     return _folded(both)
