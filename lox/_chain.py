@@ -47,8 +47,12 @@ def same_everywhere(entries: Mapping[str, Any]) -> dict[str, Any]:
     """
     if _TOKEN not in entries:
         return dict(entries)
-    own = entries[_TOKEN]
-    return {**entries, _TOKEN: own.map(lambda x: _same_p.bind(x))}
+    return {**entries, _TOKEN: entries[_TOKEN].map(same)}
+
+
+def same(token: Any) -> Any:
+    """The token as one that JAX takes to be the same on all devices."""
+    return _same_p.bind(token)
 
 
 def is_token(key: str) -> bool:

@@ -128,7 +128,8 @@ class Collect:
 
     def per_device(self, records: Sequence[Record]) -> "Collect":
         keys = {self._entry(key, record) for record in records for key in record.keys}
-        return dataclasses.replace(self, offsets={key: key in keys for key in self.offsets})
+        shared = jax.tree.map(lambda _: False, self)
+        return dataclasses.replace(shared, offsets={k: k in keys for k in self.offsets})
 
     def on_device(self) -> "Collect":
         return self

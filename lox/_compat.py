@@ -29,7 +29,7 @@ from jax.core import eval_jaxpr
 from jax.experimental.buffer_callback import buffer_callback
 from jax.experimental.key_reuse import _core as _key_reuse
 from jax.experimental.layout import Format
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive, jaxpr_as_fun
 from jax.interpreters import batching
 
 # Messages and profiles then name the user's line that logged, not ours.
@@ -427,11 +427,33 @@ def manual_axes() -> dict[str, bool]:
 def coordinates() -> dict[str, jax.Array]:
     """Inside of a `shard_map`, where in the mesh the device is that runs this."""
     manual = [axis for axis, is_manual in manual_axes().items() if is_manual]
-    return {str(axis): jax.lax.axis_index(axis) for axis in manual}
+    return {_axis_name(axis): jax.lax.axis_index(axis) for axis in manual}
 
 
-def varying(aval: Any) -> frozenset[str]:
+def _axis_name(axis: Any) -> str:
+    # A `pmap` without a name of its own has one of JAX's.
+    is_own = str(axis).isidentifier() and not str(axis).startswith("_")
+    return str(axis) if is_own else "device"
+
+
+def pmap_as_shard_map(eqn: JaxprEqn, *args: Any) -> ClosedJaxpr:
+    """The program of a `pmap` with the `shard_map` that newer versions make of it."""
+    params = eqn.params
+    with _config.pmap_shmap_merge(True):  # pyright: ignore[reportAttributeAccessIssue]
+        mapped = jax.pmap(
+            jaxpr_as_fun(close(params["call_jaxpr"])),
+            axis_name=params["axis_name"],
+            in_axes=params["in_axes"],
+            out_axes=list(params["out_axes"]),
+            devices=params["devices"],
+            backend=params["backend"],
+        )
+        return jax.make_jaxpr(mapped)(*args)
+
+
+def varying(x: Any) -> frozenset[str]:
     """The axes of a mesh along which an array may differ from device to device."""
+    aval = x if isinstance(x, _core.AbstractValue) else jax.typeof(x)
     kind = getattr(aval, "mat", None)  # JAX >= 0.9
     return kind.varying if kind is not None else getattr(aval, "vma", frozenset())
 
@@ -444,7 +466,7 @@ def varied(x: Any, axes: frozenset[str] | None = None) -> Any:
     if not _config._check_vma.value:
         return x
     manual = (axis for axis, is_manual in manual_axes().items() if is_manual)
-    missing = tuple((frozenset(manual) if axes is None else axes) - varying(jax.typeof(x)))
+    missing = tuple((frozenset(manual) if axes is None else axes) - varying(x))
     if not missing:
         return x
     if hasattr(jax.lax, "pcast"):  # JAX >= 0.8

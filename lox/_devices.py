@@ -1,4 +1,4 @@
-"""How logs leave a `shard_map`: those of all devices, side by side on an axis of devices."""
+"""How logs leave a `shard_map`: those of all devices, side by side on one more axis."""
 
 import math
 from collections.abc import Mapping
@@ -51,11 +51,11 @@ def on_devices(walk, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
     def flat(given: list, args: list) -> list:
         return jax.tree.leaves(staged[0](*given, *args))
 
-    args = list(args)
-    jax.eval_shape(_compat.shard_map(look, eqn, in_specs, ()), given, args)
+    inputs = given, list(args)
+    jax.eval_shape(_compat.shard_map(look, eqn, in_specs, ()), *inputs)
     log_specs = _log_specs(staged[0].shape[1], spread, axes)
     out_specs = [*eqn.params["out_specs"], *log_specs]
-    leaves = _compat.shard_map(flat, eqn, in_specs, out_specs)(given, args)
+    leaves = _compat.shard_map(flat, eqn, in_specs, out_specs)(*inputs)
     outs, logs = staged[0].output(leaves)
     return outs, logdict.of(
         {k: _combined(own) if k in spread else own for k, own in logs.rows().items()}
@@ -67,7 +67,7 @@ def _spread(entries: Mapping[str, Entry], eqn: JaxprEqn) -> list[str]:
     axes, is_known = _compat.mapped_axes(eqn).keys(), eqn.params["check_vma"]
 
     def differs(own: Entry) -> bool:
-        return any(_compat.varying(jax.typeof(x)) & axes for x in jax.tree.leaves(own))
+        return any(_compat.varying(x) & axes for x in jax.tree.leaves(own))
 
     return [
         key

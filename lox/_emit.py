@@ -9,7 +9,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from . import _compat
-from ._chain import new_token
+from ._chain import new_token, same
 from ._parcel import Contents, Parcel, by_width, pack
 from ._record import Record, bind, record_primitive
 from ._rows import key_data
@@ -79,14 +79,16 @@ def _lowering(host_call: Callable, *, stoppable: bool = True) -> Callable:
                 callback(Parcel(arrays, contents))
 
             def call():
-                return host_call(context, deliver, token, *pack(leaves, groups))
+                return same(host_call(context, deliver, token, *pack(leaves, groups)))
 
             wanted = [_is_wanted(record) for record in jax.tree.unflatten(form, leaves)]
             if any(condition is True for condition in wanted):
                 return [call()]
             return [jax.lax.cond(jnp.stack(wanted).any(), call, lambda: token)]
 
-        once = _compat.once_a_device(lowered)
+        def once(token, *leaves):
+            return _compat.once_a_device(lowered)(same(token), *leaves)
+
         return mlir.lower_fun(once, multiple_results=True)(context, *args)
 
     return lower

@@ -83,7 +83,7 @@ class Handler(Protocol):
         ...
 
     def on_device(self) -> Any:
-        """The handler for where we are now, the inside of a `shard_map`."""
+        """The handler for where we are now, which may be inside a `shard_map`."""
         ...
 
     def rooms(self, logs: logdict, length: int | None) -> dict[str, int]:
@@ -220,8 +220,8 @@ class Walk:
         return Walk(self.handler.per_device(list(records_in(eqn.params))))
 
     def on_device(self) -> "Walk":
-        """Go on inside a `shard_map`."""
-        return Walk(self.handler.on_device())
+        """Go on where we are now; inside a `shard_map`, each device by itself."""
+        return jax.tree.map(_compat.varied, Walk(self.handler.on_device()))
 
     def only(self, keys: frozenset[str]) -> "Walk":
         """Collect no other keys."""

@@ -108,7 +108,7 @@ def _cond(walk, eqn, index, *args):
 
     if any(signature(logs) != signature(forms) for logs in logged):
         branches = [stage(ft.partial(unified, b), *b.leaves) for b in branches]
-    branches = alike(branches)
+    branches = alike(branches, index)
     jaxprs = tuple(branch.jaxpr for branch in branches)
     params = {**eqn.params, "branches": jaxprs}
     return branches[0].output(eqn.primitive.bind(index, *branches[0].leaves, **params))
@@ -155,3 +155,8 @@ def _remat(walk, eqn, *args):
 @rule_for("shard_map")
 def _shard_map(walk, eqn, *args):
     return on_devices(walk, eqn, *args)
+
+
+@rule_for("xla_pmap")
+def _pmap(walk, eqn, *args):
+    return walk(_compat.pmap_as_shard_map(eqn, *args), *args)

@@ -37,12 +37,16 @@ def stage_walk(walk, jaxpr, *args) -> Staged:
     return stage(lambda walk, *args: walk(jaxpr, *args), walk, *args)
 
 
-def alike(branches: Sequence[Staged]) -> Sequence[Staged]:
-    """The same, their outputs of one type also as to which devices they differ on."""
+def alike(branches: Sequence[Staged], index: Any) -> Sequence[Staged]:
+    """The branches of a `cond`, their outputs of one type as to what devices differ in.
+
+    They differ, too, where devices take different branches.
+    """
+    taken = _compat.varying(index)
     each = [[_compat.varying(aval) for aval in b.jaxpr.out_avals] for b in branches]
-    if all(axes == each[0] for axes in each):
+    union = [taken.union(*axes) for axes in zip(*each, strict=True)]
+    if all(axes == union for axes in each):
         return branches
-    union = [frozenset().union(*axes) for axes in zip(*each, strict=True)]
 
     def varied(branch: Staged, *leaves):
         outs, tree = jax.tree.flatten(branch(*leaves))
