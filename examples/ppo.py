@@ -54,6 +54,7 @@ class CartPole(NamedTuple):
 
     @property
     def observation(self):
+        """What the policy sees: four numbers."""
         return jnp.stack([self.x, self.speed, self.angle, self.spin], axis=-1)
 
 

@@ -6,15 +6,14 @@ default. What is special to one of them is in `CHECKS`, under its name.
 
 import os
 import re
-import struct
 import subprocess
 import sys
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pictures import assert_picture
 
 import lox
 
@@ -59,20 +58,3 @@ def test_example(path, tmp_path):
     for picture in out.rglob("*.png"):
         assert_picture(picture)
     CHECKS.get(path.stem, lambda *_: None)(out, done.stdout)
-
-
-def assert_picture(path: Path) -> None:
-    """Check that a PNG file is complete, and not of a single colour."""
-    data = path.read_bytes()
-    assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    at, pixels, kinds = 8, b"", []
-    while at < len(data):
-        (size,) = struct.unpack(">I", data[at : at + 4])
-        kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + size]
-        (check,) = struct.unpack(">I", data[at + 8 + size : at + 12 + size])
-        assert check == zlib.crc32(kind + body)
-        kinds.append(kind)
-        pixels += body if kind == b"IDAT" else b""
-        at += 12 + size
-    assert (kinds[0], kinds[-1]) == (b"IHDR", b"IEND")
-    assert len(set(zlib.decompress(pixels))) > 8
