@@ -8,6 +8,9 @@ a table on the terminal, a store on disk, and learning curves that are drawn mea
 
 import argparse
 import dataclasses
+import os
+import shlex
+import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import lox
-from lox.loggers import ConsoleLogger, MultiLogger, SaveLogger
+from lox.loggers import ConsoleLogger, MultiLogger, PlotLogger, SaveLogger
+
+KEYS = ["return", "entropy", "loss/policy", "loss/value", "gradient", "learning rate"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +35,8 @@ class Config:
     epochs: int = 4
     minibatches: int = 4
     learning_rate: float = 2e-3
-    discount: float = 0.99
-    trace: float = 0.95  # the lambda of generalised advantage estimation
+    discount: float = 0.98
+    trace: float = 0.9  # the lambda of generalised advantage estimation
     clip: float = 0.2
     entropy_bonus: float = 0.01
     value_weight: float = 0.5
@@ -265,10 +270,12 @@ def train(key, config):
 def main():
     options = arguments()
     config = Config(updates=options.updates)
-    store = options.out / "runs"
+    store, picture = options.out / "runs", options.out / "learning_curves.png"
+    title = f"PPO on CartPole, {options.seeds} seeds in one jitted program"
     logger = MultiLogger(
         SaveLogger(store, mode="w", config=dataclasses.asdict(config)),
         ConsoleLogger(title="PPO on CartPole"),
+        PlotLogger(picture, keys=KEYS, points=128, show=False, title=title),
     )
 
     @jax.jit
@@ -288,6 +295,18 @@ def main():
         f"{options.seeds} seeds, {steps} steps each, in {seconds:.0f} s with compilation."
     )
     summarise(store, options.seeds, steps)
+    print(f"\nLearning curves: {picture}\n\nWhat was logged is kept. Try next:")
+    print(*commands(options.out), sep="\n")
+
+
+def commands(out):
+    """What to type next, with the `lox` that belongs to this Python."""
+    lox_ = shlex.quote(os.path.relpath(Path(sys.executable).with_name("lox")))
+    runs, picture = shlex.quote(f"{out}/runs"), shlex.quote(f"{out}/returns.png")
+    yield f"  {lox_} ls {runs}"
+    yield f"  {lox_} show {runs}/0"
+    yield f"  {lox_} plot {runs} -k return -o {picture}"
+    yield f"  {lox_} tail {runs}/0 -k return --no-follow"
 
 
 def summarise(store, seeds, steps):

@@ -56,7 +56,7 @@ class Picture:
             for artist in [*ax.lines, *ax.collections]:
                 artist.remove()
             ax.set_prop_cycle(None)
-            draw(ax, panel)
+            draw_panel(ax, panel)
             ax.set_xlabel(panel.step, parse_math=False)
             ax.set_ylabel(panel.name, parse_math=False)
             # What was removed still counts otherwise.
@@ -99,7 +99,7 @@ def _fix_margins(figure: Any, ax: Any, has_title: bool) -> None:
     )
 
 
-def draw(ax: Any, panel: Panel, label: str | None = None) -> None:
+def draw_panel(ax: Any, panel: Panel, label: str | None = None) -> None:
     """Draw the curves of a panel, all in one colour."""
     colour = None
     if panel.middle is not None:

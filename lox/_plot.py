@@ -9,7 +9,7 @@ import numpy as np
 
 from ._export import by_example, leaves, sizes, to_numpy
 from ._extras import imported
-from ._panels import BANDS, Panel, draw, grid, mean, on_common_steps
+from ._panels import BANDS, Panel, draw_panel, grid, mean, on_common_steps
 from ._rows import Rows
 
 
@@ -43,13 +43,10 @@ def plot(
         raise ValueError(f"There is no band {band!r}. There are {there}.")
     curves = _curves(to_numpy(rows, "plot"), keys, x)
     count = len(curves)
-    if axes is None:
-        given = grid(plt.figure(layout="constrained"), count)
-    else:
-        given = _listed(axes, count)
+    given = panels(plt, count) if axes is None else _listed(axes, count)
     for curve, ax in zip(curves, given, strict=True):
         shared = len(curves) > 1 and given.count(ax) > 1
-        draw(ax, _panel(curve, band), curve.name if shared else None)
+        draw(ax, curve, band, curve.name if shared else None)
         ax.set_xlabel(curve.step, parse_math=False)
         if shared:
             ax.legend(frameon=False, fontsize="small")
@@ -62,10 +59,10 @@ def _curves(
     rows: Mapping[str, Rows], keys: str | Iterable[str] | None, x: str | None
 ) -> list[Curve]:
     if keys is None:
-        found = {key: own for key, own in rows.items() if own.time and _has(own, x)}
+        found = {key: own for key, own in rows.items() if own.time and has_step(own, x)}
     else:
         found = {key: rows[key] for key in _wanted(rows, keys, x)}
-    curves = [curve for key, own in found.items() for curve in _curves_of(key, own, x)]
+    curves = [curve for key, own in found.items() for curve in curves_of(key, own, x)]
     if curves:
         return curves
     what = "these logs" if keys is None else f"the keys {sorted(found)}"
@@ -83,7 +80,7 @@ def _wanted(
     for name in names:
         if name not in rows:
             raise ValueError(f"There is no key {name!r}. The keys are {sorted(rows)}.")
-        if not _has(rows[name], x):
+        if not has_step(rows[name], x):
             raise ValueError(
                 f"{name!r} has no step {x!r}. Its steps are {_scalar_steps(rows[name])}; "
                 '`x="row"` is the number of the row.'
@@ -91,7 +88,7 @@ def _wanted(
     return names
 
 
-def _has(rows: Rows, x: str | None) -> bool:
+def has_step(rows: Rows, x: str | None) -> bool:
     return x in (None, "row", *_scalar_steps(rows))
 
 
@@ -102,7 +99,7 @@ def _scalar_steps(rows: Rows) -> list[str]:
     return sorted(names, key=lambda name: (name != "step", name))
 
 
-def _curves_of(key: str, rows: Rows, x: str | None) -> list[Curve]:
+def curves_of(key: str, rows: Rows, x: str | None) -> list[Curve]:
     n = rows.lead + rows.time + len(rows.batch)
     step = x or next(iter(_scalar_steps(rows)), "row")
     there = np.ones((*sizes(rows), rows.length), bool)
@@ -133,6 +130,10 @@ def _curves_of(key: str, rows: Rows, x: str | None) -> list[Curve]:
     ]
 
 
+def panels(plt: Any, count: int) -> list:
+    return grid(plt.figure(layout="constrained"), count)
+
+
 def _listed(axes: Any, count: int) -> list:
     if not isinstance(axes, Iterable):
         return [axes] * count
@@ -143,6 +144,10 @@ def _listed(axes: Any, count: int) -> list:
             "or a single one for all of them."
         )
     return given
+
+
+def draw(ax: Any, curve: Curve, band: str | None, label: str | None) -> None:
+    draw_panel(ax, _panel(curve, band), label)
 
 
 def _panel(curve: Curve, band: str | None) -> Panel:

@@ -92,7 +92,7 @@ PLOTS: dict[Path, PlotLogger] = {}
 
 
 def plot(path: Path) -> PlotLogger:
-    PLOTS[path] = PlotLogger(path / "curves.png", show=False, every=60)
+    PLOTS[path] = PlotLogger(path / "curves.png", show=False, every=60, max_panels=1)
     return PLOTS[path]
 
 

@@ -16,7 +16,6 @@ from pictures import assert_picture
 
 import lox
 from lox.loggers import Batch, Block, Form, MultiLogger, PlotLogger, SaveLogger, _outlets
-from lox.loggers._curves import MOST
 from lox.loggers._plot import PlotWriter
 
 pytest.importorskip("matplotlib")
@@ -134,7 +133,7 @@ def test_a_million_rows_are_few_points_that_hold_all(tmp_path):
     (ax,) = axes(made).values()
     (line,) = lines(ax)
     span = 1024
-    assert line.shape[1] <= MOST
+    assert line.shape[1] <= 1024
     ends = np.arange(0, 10**6, span)
     spans = np.split(values, ends[1:])
     np.testing.assert_allclose(line[1], [np.nanmean(own) for own in spans])
@@ -146,7 +145,7 @@ def test_a_million_rows_are_few_points_that_hold_all(tmp_path):
 
 
 def test_runs_that_come_late_share_the_room(tmp_path):
-    made = writer(tmp_path)
+    made = writer(tmp_path, points=1500)
     first = rng.normal(size=1000)
     others = rng.normal(size=(1000, 50))
     for i in range(1001):
@@ -368,6 +367,8 @@ def test_without_matplotlib(monkeypatch):
 def test_bad_options():
     with pytest.raises(TypeError, match="`keys` are strings, not 3"):
         PlotLogger(keys=["a", 3])
+    with pytest.raises(ValueError, match="`points` is 1; a line has at least 2"):
+        PlotLogger(points=1)
     with pytest.raises(ValueError, match="`max_panels` is 0"):
         PlotLogger(max_panels=0)
 

@@ -10,7 +10,7 @@ from lox._writer import Block, Form, leaves
 from ._series import Places, reduced
 
 FEW = 8  # runs that have a line each
-MOST, FEWEST = 1024, 64  # points of a line
+FEWEST = 64  # points of a line, of very many runs
 BUDGET = 2**17  # points of a name, of all runs together, unless there are very many runs
 
 
@@ -21,10 +21,11 @@ class Curves:
         keys: What to draw. None: everything that is a number.
         x: The step to draw it against. None: `step`, or else the first, or else the number
             of the row.
+        points: How many points a line has at most; a power of two.
     """
 
-    def __init__(self, keys: Sequence[str] | None = None, x: str | None = None):
-        self._keys, self._x = keys, x
+    def __init__(self, keys: Sequence[str] | None, x: str | None, points: int):
+        self._keys, self._x, self._points = keys, x, points
         self._slots: dict[int, int] = {}
         self._traces: dict[str, Trace] = {}
         self._seen: dict[str, None] = {}
@@ -60,7 +61,7 @@ class Curves:
         )
 
     def _fill(self, name: str, block: Block, key: str, array: np.ndarray) -> None:
-        trace = self._traces.get(name) or Trace(key, self._step(block))
+        trace = self._traces.get(name) or Trace(key, self._step(block), self._points)
         step = block.steps.get(trace.step)
         if step is None and trace.step != "row":
             return
@@ -92,14 +93,15 @@ class Trace:
     Args:
         key: The key that the name belongs to.
         step: What it is drawn against.
+        points: How many points a line has at most; a power of two.
     """
 
-    def __init__(self, key: str, step: str):
-        self.key, self.step = key, step
+    def __init__(self, key: str, step: str, points: int):
+        self.key, self.step, self._most = key, step, points
         self._span = 1
         self._counts = np.zeros(1, np.int64)
         self._arrays = {
-            name: np.full((1, MOST), empty) for name, (_, empty) in _FIELDS.items()
+            name: np.full((1, points), empty) for name, (_, empty) in _FIELDS.items()
         }
 
     def add(
@@ -173,7 +175,7 @@ class Trace:
             return
         while runs < size:
             runs *= 2
-        width = max(FEWEST, min(MOST, BUDGET // runs))
+        width = min(self._most, max(FEWEST, BUDGET // runs))
         while self._counts.max() > self._span * width:
             self._halve()
         self._counts = np.pad(self._counts, (0, runs - len(self._counts)))

@@ -25,9 +25,9 @@ class PlotLogger(Logger):
 
     There is a panel for each key that is a real number: one line for each run, with their
     mean in front; of more than eight runs, the mean and a band that holds 80% of them.
-    Each line has up to 1024 points. Where there are more rows, each point is the mean of
-    some, and of a single run a band shows their range. So memory and the time to draw do
-    not grow with the rows. Runs that are finished stay in the picture.
+    Where there are more rows than `points`, each point is the mean of some, and of a single
+    run a band shows their range. So memory and the time to draw do not grow with the rows.
+    Runs that are finished stay in the picture.
 
     Where it is shown:
 
@@ -49,6 +49,8 @@ class PlotLogger(Logger):
             more than a tenth of the time. The last one is when no run is left.
         show: Whether to show a window or use the notebook. False: only the file.
         title: What stands above.
+        points: How many points a line has at most; 2, 4, 8, ... are all used. Fewer are
+            smoother.
         max_panels: How many panels there are at most.
         config: For other loggers; it is not shown.
         on_error: What happens if drawing fails: "warn" or "raise".
@@ -79,13 +81,21 @@ class PlotLogger(Logger):
         every: float = 2.0,
         show: bool = True,
         title: str = "",
+        points: int = 1024,
         max_panels: int = 12,
         config: Mapping[str, Any] | None = None,
         on_error: OnError = "warn",
         all_processes: bool = False,
     ):
         writer = PlotWriter(
-            path, keys=keys, x=x, every=every, show=show, title=title, max_panels=max_panels
+            path,
+            keys=keys,
+            x=x,
+            every=every,
+            show=show,
+            title=title,
+            points=points,
+            max_panels=max_panels,
         )
         super().__init__(
             writer, config=config, on_error=on_error, all_processes=all_processes
@@ -104,15 +114,18 @@ class PlotWriter:
         every: float = 2.0,
         show: bool = True,
         title: str = "",
+        points: int = 1024,
         max_panels: int = 12,
     ):
         figure = imported("matplotlib.figure", "PlotLogger", "plot")
         if max_panels < 1:
             raise ValueError(f"`max_panels` is {max_panels}; at least one is to be drawn.")
+        if points < 2:
+            raise ValueError(f"`points` is {points}; a line has at least 2.")
         self._path = None if path is None else os.path.abspath(os.path.expanduser(path))
         self._show, self._title, self._every = show, title, every
         self._most = max_panels
-        self._curves = Curves(named(keys), x)
+        self._curves = Curves(named(keys), x, 1 << (points.bit_length() - 1))
         self._open: set[int] = set()
         self._outlets: list[Outlet] = []
         self._picture = Picture(figure.Figure(layout="none"))
