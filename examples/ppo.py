@@ -286,14 +286,12 @@ def main():
         logger.finish(state)
         return params
 
+    steps = config.updates * config.environments * config.steps
+    print(f"Training {options.seeds} seeds, {steps} steps each. JAX compiles first.")
     start = time.perf_counter()
     experiment(jnp.arange(options.seeds))
     lox.barrier()
-    seconds = time.perf_counter() - start
-    steps = config.updates * config.environments * config.steps
-    print(
-        f"{options.seeds} seeds, {steps} steps each, in {seconds:.0f} s with compilation."
-    )
+    print(f"All of it took {time.perf_counter() - start:.0f} s.\n")
     summarise(store, options.seeds, steps)
     print(f"\nLearning curves: {picture}\n\nWhat was logged is kept. Try next:")
     print(*commands(options.out), sep="\n")
@@ -326,10 +324,10 @@ def arguments():
     )
     parser.add_argument("--seeds", type=int, help="how many agents to train, default 8")
     parser.add_argument("--updates", type=int, help="how long to train them, default 200")
-    parser.add_argument("--quick", action="store_true", help="3 seeds, 40 updates")
+    parser.add_argument("--quick", action="store_true", help="2 seeds, 25 updates")
     options = parser.parse_args()
-    options.seeds = options.seeds or (3 if options.quick else 8)
-    options.updates = options.updates or (40 if options.quick else Config.updates)
+    options.seeds = options.seeds or (2 if options.quick else 8)
+    options.updates = options.updates or (25 if options.quick else Config.updates)
     return options
 
 

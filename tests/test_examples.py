@@ -30,13 +30,25 @@ ENVIRONMENT = {
 def ppo(out: Path, text: str) -> None:
     """Seeds in a store, which learn: the last returns are better than the first."""
     table = re.findall(r"^ +(\d+) +([\d.]+) +([\d.]+)$", text, re.MULTILINE)
-    assert len(table) == len(lox.runs(out / "runs")) == 3
+    assert len(table) == len(lox.runs(out / "runs")) == 2
     first, last = np.array(table, float).T[1:]
     assert (last > 1.5 * first).all()
-    assert lox.load(out / "runs", "loss/value", key=2)["loss/value"].shape == (40 * 16,)
+    assert (out / "learning_curves.png").exists()
+    for command in ("ls", "show", "plot", "tail"):
+        assert re.search(
+            rf"^  \S+lox {command} {re.escape(str(out))}/runs", text, re.MULTILINE
+        )
+    assert lox.load(out / "runs", "loss/value", key=1)["loss/value"].shape == (25 * 16,)
 
 
-CHECKS: dict[str, Callable[[Path, str], None]] = {"ppo": ppo}
+def live_plot(out: Path, text: str) -> None:
+    """Two pictures, of losses that fall."""
+    assert {path.name for path in out.iterdir()} == {"live_plot.png", "by_hand.png"}
+    ((first, last),) = re.findall(r"from ([\d.]+) to ([\d.]+)\.$", text, re.MULTILINE)
+    assert float(last) < float(first) / 2
+
+
+CHECKS: dict[str, Callable[[Path, str], None]] = {"live_plot": live_plot, "ppo": ppo}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -100,14 +100,14 @@ class Trace:
         self.key, self.step, self._most = key, step, points
         self._span = 1
         self._counts = np.zeros(1, np.int64)
-        self._arrays = {
+        self._arrays: dict[str, np.ndarray] = {
             name: np.full((1, points), empty) for name, (_, empty) in _FIELDS.items()
         }
 
     def add(
         self,
         places: Places,
-        values: tuple[np.ndarray, np.ndarray, np.ndarray],
+        values: tuple[np.ndarray, ...],
         steps: np.ndarray | None,
     ) -> None:
         """Take rows: their mean, smallest and largest elements, and where they are."""
@@ -130,7 +130,7 @@ class Trace:
 
     def panel(self, name: str) -> Panel:
         """The lines to draw: of many runs, their mean and a band that most are in."""
-        slots = np.flatnonzero(self._counts)
+        slots = np.flatnonzero(self._counts).tolist()
         points = [self._points(slot) for slot in slots]
         if len(points) == 1:
             return self._alone(name, slots[0], points[0])
