@@ -32,6 +32,10 @@ help: ## List the targets
 demo: $(READY) ## Train PPO on CartPole with 8 seeds, show and keep what it logs
 	@$(CALM) $(BIN)/python examples/ppo.py --out build/demo
 
+.PHONY: pictures
+pictures: $(READY) ## Draw the pictures of the examples in docs/pictures anew
+	@$(CALM) $(BIN)/python tools/pictures.py $(ARGS)
+
 .PHONY: test
 test: $(READY) ## Run the tests on the newest JAX
 	@$(BIN)/$(PYTEST) $(ARGS)

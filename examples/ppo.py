@@ -8,6 +8,9 @@ a table on the terminal, a store on disk, and learning curves that are drawn mea
 
 import argparse
 import dataclasses
+import os
+import shlex
+import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import lox
-from lox.loggers import ConsoleLogger, MultiLogger, SaveLogger
+from lox.loggers import ConsoleLogger, MultiLogger, PlotLogger, SaveLogger
+
+KEYS = ["return", "entropy", "loss/policy", "loss/value", "gradient", "learning rate"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +35,8 @@ class Config:
     epochs: int = 4
     minibatches: int = 4
     learning_rate: float = 2e-3
-    discount: float = 0.99
-    trace: float = 0.95  # the lambda of generalised advantage estimation
+    discount: float = 0.98
+    trace: float = 0.9  # the lambda of generalised advantage estimation
     clip: float = 0.2
     entropy_bonus: float = 0.01
     value_weight: float = 0.5
@@ -54,6 +59,7 @@ class CartPole(NamedTuple):
 
     @property
     def observation(self):
+        """What the policy sees: four numbers."""
         return jnp.stack([self.x, self.speed, self.angle, self.spin], axis=-1)
 
 
@@ -264,10 +270,12 @@ def train(key, config):
 def main():
     options = arguments()
     config = Config(updates=options.updates)
-    store = options.out / "runs"
+    store, picture = options.out / "runs", options.out / "learning_curves.png"
+    title = f"PPO on CartPole, {options.seeds} seeds in one jitted program"
     logger = MultiLogger(
         SaveLogger(store, mode="w", config=dataclasses.asdict(config)),
         ConsoleLogger(title="PPO on CartPole"),
+        PlotLogger(picture, keys=KEYS, points=128, show=False, title=title),
     )
 
     @jax.jit
@@ -278,15 +286,25 @@ def main():
         logger.finish(state)
         return params
 
+    steps = config.updates * config.environments * config.steps
+    print(f"Training {options.seeds} seeds, {steps} steps each. JAX compiles first.")
     start = time.perf_counter()
     experiment(jnp.arange(options.seeds))
     lox.barrier()
-    seconds = time.perf_counter() - start
-    steps = config.updates * config.environments * config.steps
-    print(
-        f"{options.seeds} seeds, {steps} steps each, in {seconds:.0f} s with compilation."
-    )
+    print(f"All of it took {time.perf_counter() - start:.0f} s.\n")
     summarise(store, options.seeds, steps)
+    print(f"\nLearning curves: {picture}\n\nWhat was logged is kept. Try next:")
+    print(*commands(options.out), sep="\n")
+
+
+def commands(out):
+    """What to type next, with the `lox` that belongs to this Python."""
+    lox_ = shlex.quote(os.path.relpath(Path(sys.executable).with_name("lox")))
+    runs, picture = shlex.quote(f"{out}/runs"), shlex.quote(f"{out}/returns.png")
+    yield f"  {lox_} ls {runs}"
+    yield f"  {lox_} show {runs}/0"
+    yield f"  {lox_} plot {runs} -k return -o {picture}"
+    yield f"  {lox_} tail {runs}/0 -k return --no-follow"
 
 
 def summarise(store, seeds, steps):
@@ -306,10 +324,10 @@ def arguments():
     )
     parser.add_argument("--seeds", type=int, help="how many agents to train, default 8")
     parser.add_argument("--updates", type=int, help="how long to train them, default 200")
-    parser.add_argument("--quick", action="store_true", help="3 seeds, 40 updates")
+    parser.add_argument("--quick", action="store_true", help="2 seeds, 25 updates")
     options = parser.parse_args()
-    options.seeds = options.seeds or (3 if options.quick else 8)
-    options.updates = options.updates or (40 if options.quick else Config.updates)
+    options.seeds = options.seeds or (2 if options.quick else 8)
+    options.updates = options.updates or (25 if options.quick else Config.updates)
     return options
 
 

@@ -6,15 +6,14 @@ default. What is special to one of them is in `CHECKS`, under its name.
 
 import os
 import re
-import struct
 import subprocess
 import sys
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pictures import assert_picture
 
 import lox
 
@@ -31,13 +30,25 @@ ENVIRONMENT = {
 def ppo(out: Path, text: str) -> None:
     """Seeds in a store, which learn: the last returns are better than the first."""
     table = re.findall(r"^ +(\d+) +([\d.]+) +([\d.]+)$", text, re.MULTILINE)
-    assert len(table) == len(lox.runs(out / "runs")) == 3
+    assert len(table) == len(lox.runs(out / "runs")) == 2
     first, last = np.array(table, float).T[1:]
     assert (last > 1.5 * first).all()
-    assert lox.load(out / "runs", "loss/value", key=2)["loss/value"].shape == (40 * 16,)
+    assert (out / "learning_curves.png").exists()
+    for command in ("ls", "show", "plot", "tail"):
+        assert re.search(
+            rf"^  \S+lox {command} {re.escape(str(out))}/runs", text, re.MULTILINE
+        )
+    assert lox.load(out / "runs", "loss/value", key=1)["loss/value"].shape == (25 * 16,)
 
 
-CHECKS: dict[str, Callable[[Path, str], None]] = {"ppo": ppo}
+def live_plot(out: Path, text: str) -> None:
+    """Two pictures, of losses that fall."""
+    assert {path.name for path in out.iterdir()} == {"live_plot.png", "by_hand.png"}
+    ((first, last),) = re.findall(r"from ([\d.]+) to ([\d.]+)\.$", text, re.MULTILINE)
+    assert float(last) < float(first) / 2
+
+
+CHECKS: dict[str, Callable[[Path, str], None]] = {"live_plot": live_plot, "ppo": ppo}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -59,20 +70,3 @@ def test_example(path, tmp_path):
     for picture in out.rglob("*.png"):
         assert_picture(picture)
     CHECKS.get(path.stem, lambda *_: None)(out, done.stdout)
-
-
-def assert_picture(path: Path) -> None:
-    """Check that a PNG file is complete, and not of a single colour."""
-    data = path.read_bytes()
-    assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    at, pixels, kinds = 8, b"", []
-    while at < len(data):
-        (size,) = struct.unpack(">I", data[at : at + 4])
-        kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + size]
-        (check,) = struct.unpack(">I", data[at + 8 + size : at + 12 + size])
-        assert check == zlib.crc32(kind + body)
-        kinds.append(kind)
-        pixels += body if kind == b"IDAT" else b""
-        at += 12 + size
-    assert (kinds[0], kinds[-1]) == (b"IHDR", b"IEND")
-    assert len(set(zlib.decompress(pixels))) > 8
