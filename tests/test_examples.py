@@ -48,7 +48,34 @@ def live_plot(out: Path, text: str) -> None:
     assert float(last) < float(first) / 2
 
 
-CHECKS: dict[str, Callable[[Path, str], None]] = {"live_plot": live_plot, "ppo": ppo}
+def nesting(out: Path, text: str) -> None:
+    """A time axis for all of the loops, and one for the batch."""
+    shapes = dict(re.findall(r"^(\w+) +(\([\d, ]+\))", text, re.MULTILINE))
+    assert (shapes["distance"], shapes["energy"]) == ("(20, 3)", "(800, 3)")
+
+
+def sharded(out: Path, text: str) -> None:
+    """The same loss on one device and on eight, and one of them found out."""
+    (difference,) = re.findall(r"mean of the devices (\S+)$", text, re.MULTILINE)
+    assert float(difference) < 1e-6
+    assert re.findall(r"device (\d).*look", text) == ["5"]
+
+
+def solver(out: Path, text: str) -> None:
+    """The same number of iterations, whether they are counted, or kept."""
+    (counts,) = re.findall(r"count +\[([\d ]+)\]", text)
+    kept = re.findall(r"kept +(\d+) of +(\d+)", text)
+    assert [int(count) for count in counts.split()] == [int(of) for _, of in kept]
+    assert all(int(there) == min(int(of), 40) for there, of in kept)
+
+
+CHECKS: dict[str, Callable[[Path, str], None]] = {
+    "live_plot": live_plot,
+    "nesting": nesting,
+    "ppo": ppo,
+    "sharded": sharded,
+    "solver": solver,
+}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
