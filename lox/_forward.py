@@ -27,10 +27,10 @@ def export(path: str | os.PathLike, to: BaseLogger | Writer, *, key: Any = None)
         LookupError: If there is no such run.
 
     Example:
-        >>> folder = getfixture("tmp_path")
-        >>> lox.save(lox.logdict({"loss": 0.5}), folder / "store")
-        >>> lox.export(folder / "store", lox.loggers.CSVLogger(folder))
-        >>> print((folder / "saved.csv").read_text())
+        >>> import pathlib
+        >>> lox.save(lox.logdict({"loss": 0.5}), "results")
+        >>> lox.export("results", lox.loggers.CSVLogger("tables"))
+        >>> print(pathlib.Path("tables/saved.csv").read_text())
         loss
         0.5
     """

@@ -48,9 +48,8 @@ def load(
         LookupError: If there is no such key, run or session.
 
     Example:
-        >>> folder = getfixture("tmp_path")
-        >>> lox.save(lox.logdict({"loss": 0.5, "accuracy": 0.9}), folder)
-        >>> lox.load(folder, "loss")
+        >>> lox.save(lox.logdict({"loss": 0.5, "accuracy": 0.9}), "results")
+        >>> lox.load("results", "loss")
         {'loss': 0.5}
     """
     wanted = [argnames] if isinstance(argnames, str) else argnames

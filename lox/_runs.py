@@ -57,9 +57,8 @@ def runs(path: str | os.PathLike) -> list[StoredRun]:
         path: The folder of the store.
 
     Example:
-        >>> folder = getfixture("tmp_path")
-        >>> lox.save(lox.logdict({"loss": 0.5}), folder)
-        >>> [run] = lox.runs(folder)
+        >>> lox.save(lox.logdict({"loss": 0.5}), "results")
+        >>> [run] = lox.runs("results")
         >>> run.name, run.rows, run.keys
         ('saved', 1, ('loss',))
     """

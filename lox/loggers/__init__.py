@@ -24,6 +24,7 @@ if TYPE_CHECKING or not IS_COMMAND:
     from ._mlflow import MLflowLogger as MLflowLogger
     from ._multi import MultiLogger as MultiLogger
     from ._neptune import NeptuneLogger as NeptuneLogger
+    from ._plot import PlotLogger as PlotLogger
     from ._save import SaveLogger as SaveLogger
     from ._tensorboard import TensorBoardLogger as TensorBoardLogger
     from ._trackio import TrackioLogger as TrackioLogger
