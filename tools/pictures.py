@@ -44,7 +44,7 @@ def draw(example: Path, folder: Path) -> None:
 
 
 def shrunk(image: Image.Image) -> Image.Image:
-    """The image with a palette, as large as a file can have: with 64, curves lose their colours."""
+    """The image with a palette. With 64 colours, curves would lose theirs."""
     return image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
 
 
