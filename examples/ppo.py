@@ -303,7 +303,7 @@ def commands(out):
     runs, picture = shlex.quote(f"{out}/runs"), shlex.quote(f"{out}/returns.png")
     yield f"  {lox_} ls {runs}"
     yield f"  {lox_} show {runs}/0"
-    yield f"  {lox_} plot {runs} -k return -o {picture}"
+    yield f"  {lox_} plot {runs} -k return --smooth 20 -o {picture}"
     yield f"  {lox_} tail {runs}/0 -k return --no-follow"
 
 

@@ -62,6 +62,12 @@ def load(
             continue
 
 
+def of_run(path: Any, now: Snapshot, run: int, keys: Sequence[str]) -> logdict:
+    """Some keys of a run in one session."""
+    [own] = _of_session(path, now, [run], keys)
+    return logdict.of({key: _rows(rows) for key, rows in own.items()})
+
+
 def _load(
     path: Any,
     wanted: Sequence[str] | None,

@@ -65,12 +65,13 @@ def runs(path: str | os.PathLike) -> list[StoredRun]:
     """
     while True:
         try:
-            return [run for now in snapshots(existing(path)) for run in _of_session(now)]
+            return [run for now in snapshots(existing(path)) for run in of_session(now)]
         except Stale:
             continue
 
 
-def _of_session(now: Snapshot) -> Iterator[StoredRun]:
+def of_session(now: Snapshot) -> Iterator[StoredRun]:
+    """The runs of one session."""
     counts = _counts(now)
     for run in now.runs.values():
         own, empty = {key: counts[key][run["id"]] for key in now.keys}, now.empty(run["id"])

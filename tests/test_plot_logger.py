@@ -1,6 +1,7 @@
 """Curves that are drawn while runs go on, read back from the figure that was drawn."""
 
 import json
+import shutil
 import sys
 import threading
 import time
@@ -249,11 +250,8 @@ def test_it_is_drawn_at_most_so_often_and_at_last(tmp_path, monkeypatch):
     lox.barrier()
     assert len(drawn) == 1
     logger.log(state, {"x": 2.0})
-    lox.barrier()
-    assert len(drawn) == 1
-    time.sleep(2)
-    # Nothing came meanwhile, but its time did.
-    assert len(drawn) == 2
+    # Nothing comes meanwhile, but its time does.
+    wait_for(lambda: len(drawn) == 2)
     assert drawn[1] - drawn[0] >= 1.2
     logger.log(state, {"x": 3.0})
     logger.finish(state)
@@ -394,4 +392,22 @@ def test_a_picture_that_cannot_be_written_fails_as_other_loggers_do(tmp_path):
     with pytest.warns(RuntimeWarning, match="PlotLogger failed with FileNotFoundError"):
         lox.barrier()
     with pytest.raises(RuntimeError, match="PlotLogger failed with FileNotFoundError"):
+        logger.finish(state)
+
+
+def test_a_refresh_that_fails_when_nobody_waits_is_not_forgotten(tmp_path):
+    folder = tmp_path / "folder"
+    logger = PlotLogger(folder / "curves.png", show=False, every=0.5)
+    state = logger.init(0)
+    logger.log(state, {"x": 1.0})
+    lox.barrier()
+    shutil.rmtree(folder)
+    logger.log(state, {"x": 2.0})
+    lox.barrier()
+    writer = logger._desk.writers[0]
+    time.sleep(max(0.0, writer._due - time.monotonic()) + 0.3)
+    with (
+        pytest.warns(RuntimeWarning, match="PlotLogger failed with FileNotFoundError"),
+        pytest.raises(RuntimeError, match="PlotLogger failed with FileNotFoundError"),
+    ):
         logger.finish(state)
