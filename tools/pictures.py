@@ -1,4 +1,4 @@
-"""Run examples, and keep their pictures for the documentation, in fewer colours.
+"""Run examples, and keep their pictures for the documentation, with a palette.
 
 The only picture of `examples/x.py` becomes `docs/pictures/x.png`. Of several, the one that
 is called like the example does, and another one `y.png` becomes `x-y.png`. Examples whose
@@ -15,7 +15,7 @@ from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
-COLOURS = 64
+COLOURS = 256
 
 
 def main(names: list[str]) -> None:
@@ -44,7 +44,7 @@ def draw(example: Path, folder: Path) -> None:
 
 
 def shrunk(image: Image.Image) -> Image.Image:
-    """The image in few colours, which curves have anyway."""
+    """The image with a palette. With 64 colours, curves would lose theirs."""
     return image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
 
 
