@@ -24,7 +24,8 @@ def short(value: Any) -> str:
         return kind
     if value.size <= FEW:
         return _nested(np.asarray(value))
-    if isinstance(value, jax.Array) and len(value.sharding.device_set) > 1:
+    is_numpy = isinstance(value, np.ndarray | np.generic)
+    if not is_numpy and len(value.sharding.device_set) > 1:
         return kind  # to bring the ends together could take all of the devices
     # Only the ends leave the device.
     flat = value.reshape(-1)
