@@ -107,5 +107,11 @@ $(READY): pyproject.toml
 .venv-jax-newest/.ready: pyproject.toml
 	$(call install,$(shell tools/find-python),$(@D))
 
+# Without the trackers, with which pip takes very long to find versions that fit.
 .venv-libraries/.ready: pyproject.toml
-	$(call install,$(PYTHON),$(@D),$(LIBRARIES))
+	@echo "Setting up $(@D) ($$($(PYTHON) --version))"
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check \
+		-e . pytest pytest-xdist $(LIBRARIES)
+	@touch $@

@@ -1,10 +1,10 @@
 """Logging for JAX: say what to log inside, decide outside what becomes of it."""
 
-from typing import TYPE_CHECKING
+import typing as _typing
 
-from ._quick import IS_COMMAND
+from ._quick import IS_COMMAND as _IS_COMMAND
 
-if TYPE_CHECKING or not IS_COMMAND:
+if _typing.TYPE_CHECKING or not _IS_COMMAND:
     from . import (
         _batching as _batching,
         _derivatives as _derivatives,

@@ -187,6 +187,18 @@ def constant(literal: Literal) -> Any:
         return jnp.asarray(literal.val, dtype)
 
 
+def array(x: Any) -> Any:
+    """The same, a constant of a program as NumPy's array and not one of JAX's own kind."""
+    return np.asarray(x) if isinstance(x, _CONSTANTS) else x
+
+
+_CONSTANTS = tuple(
+    getattr(_literals, name)
+    for name in ("LiteralArray", "TypedNdArray")  # JAX < 0.8, and since then
+    if hasattr(_literals, name)
+)
+
+
 def scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
     """The number of constants and of carried values of a `scan`."""
     if "ft_in" in params:  # JAX >= 0.11

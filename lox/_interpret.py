@@ -267,7 +267,9 @@ class Walk:
         walk, parts = self, []
         for eqn in eqns:
             arrays = [
-                _compat.constant(atom) if isinstance(atom, Literal) else read(atom)
+                _compat.constant(atom)
+                if isinstance(atom, Literal)
+                else _compat.array(read(atom))
                 for atom in eqn.invars
             ]
             (record,) = jax.tree.unflatten(eqn.params["form"], arrays)
@@ -376,8 +378,8 @@ def records_in(params: Any, *, on_their_way: bool = True) -> Iterator[Record]:
 
 def _constant(x: Any) -> Any:
     """The same value without derivatives."""
-    is_inexact = jax.dtypes.issubdtype(x.dtype, np.inexact)
-    return jax.lax.stop_gradient(x) if is_inexact else x
+    has_derivatives = isinstance(x, Tracer) and jax.dtypes.issubdtype(x.dtype, np.inexact)
+    return jax.lax.stop_gradient(x) if has_derivatives else x
 
 
 def _donates(jaxpr: Any) -> bool:

@@ -492,6 +492,17 @@ def test_a_while_loop_passes_on_what_is_not_selected(capsys):
     assert printed(capsys) == "{'inner': 0}\n{'inner': 1}\n"
 
 
+def test_constants_come_as_arrays_of_jax_or_numpy():
+    def f(x):
+        lox.log({"number": 1.5, "array": np.arange(3.0, dtype=np.float32), "x": x})
+
+    for x in (2.0, jnp.float32(2)):
+        _, logs = lox.spool(f)(x)
+        assert logs["array"].tolist() == [0, 1, 2]
+        for value in logs.values():
+            assert type(value) is np.ndarray or isinstance(value, jax.Array)
+
+
 def test_what_has_no_rule_is_refused_by_name():
     def composite(x):
         return jax.lax.composite(lambda x: lox.log({"inner": x}) and x, "my.function")(x)

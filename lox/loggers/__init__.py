@@ -1,8 +1,8 @@
 """Loggers: where logs go, with a run for each seed."""
 
-from typing import TYPE_CHECKING
+import typing as _typing
 
-from lox._quick import IS_COMMAND
+from lox._quick import IS_COMMAND as _IS_COMMAND
 from lox._writer import (
     Batch as Batch,
     Block as Block,
@@ -12,7 +12,7 @@ from lox._writer import (
     Writer as Writer,
 )
 
-if TYPE_CHECKING or not IS_COMMAND:
+if _typing.TYPE_CHECKING or not _IS_COMMAND:
     from ._console import ConsoleLogger as ConsoleLogger
     from ._csv import CSVLogger as CSVLogger
     from ._json import JSONLogger as JSONLogger
