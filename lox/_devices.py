@@ -63,11 +63,12 @@ def on_devices(walk, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
 
 
 def _spread(entries: Mapping[str, Entry], eqn: JaxprEqn) -> list[str]:
-    """The keys that may differ from device to device."""
+    """The keys that may differ from device to device, or are combined over devices."""
     axes, is_known = _compat.mapped_axes(eqn).keys(), eqn.params["check_vma"]
 
     def differs(own: Entry) -> bool:
-        return any(_compat.varying(x) & axes for x in jax.tree.leaves(own))
+        is_combined = isinstance(own, Reduced) and own.reduction.devices
+        return is_combined or any(_compat.varying(x) & axes for x in jax.tree.leaves(own))
 
     return [
         key

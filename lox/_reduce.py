@@ -26,8 +26,8 @@ class Reduction:
         finish: From the accumulator to the value.
         devices: What to do with the accumulators of the devices of a `shard_map`, which
             each have their own. False: each device has a value. True: combine them in the
-            order of the mesh. A function: from those of all devices, stacked along a new
-            first axis, to one.
+            order of the mesh, also where all are the same. A function: from those of all
+            devices, stacked along a new first axis, to one.
         name: What messages call it.
         dtype: From the dtype of the rows to that of the value, or a `TypeError`.
 
