@@ -467,6 +467,14 @@ def shaped(
     )
 
 
+def abstract(x: Any) -> jax.ShapeDtypeStruct:
+    """An array without its values, explicitly sharded as it is.
+
+    Which devices it differs on is left out: that is not for another place of the program.
+    """
+    return shaped(x.shape, x.dtype, x, range(x.ndim))
+
+
 def alike(x: Any, like: Any) -> Any:
     """The array, explicitly sharded as another one is."""
     (mesh, axes), (other, own) = explicit(like), explicit(x)

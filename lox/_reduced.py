@@ -165,7 +165,7 @@ def form(key: str, parts: Sequence[Reduced]) -> Reduced:
     partial = {name for part in parts for name in steps if name not in part.steps}
     partial.update(name for part in parts for name in part.masks)
     return first.replace(
-        value=jax.eval_shape(lambda x: x, widest.value),
+        value=jax.tree.map(_compat.abstract, widest.value),
         steps=steps,
         batch=widest.batch,
         outer=widest.outer,

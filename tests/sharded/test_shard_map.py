@@ -224,6 +224,22 @@ def test_a_mesh_that_is_partly_automatic():
     assert all(np.array_equal(by_x[i], expected[i]) for i in range(4))
 
 
+def test_a_loop_on_a_mesh_that_is_partly_automatic():
+    fun = mapped(logs_three_sums, mesh_of(4, 2), axis_names={"x"})
+    rows = np.asarray(X).reshape(4, 4).sum(1) + 4 * np.arange(3.0)[:, None]
+
+    _, logs = jax.jit(lox.spool(fun, reduce="mean"))(X)
+    assert np.array_equal(logs["sum"], rows.mean(0))
+    _, logs = jax.jit(lox.spool(fun, interval=2))(X)
+    assert np.array_equal(logs["sum"], rows[::2])
+    for batch in (None, 3):
+        _, found = heard(lambda listen, k=batch: jax.jit(lox.tap(fun, listen, batch=k)), X)
+        own = [[] for _ in range(4)]
+        for logs in found:
+            own[np.ravel(logs.x["sum"])[0]].extend(np.ravel(logs["sum"]))
+        assert np.array_equal(np.transpose(own), rows)
+
+
 @pytest.mark.skipif(not hasattr(lax, "pcast"), reason="JAX 0.7: no `axis_index` there")
 def test_a_shard_map_in_another():
     def inner(x):
@@ -361,6 +377,23 @@ def test_reductions_are_for_each_device_unless_they_say_otherwise(name):
     assert np.allclose(each["sum"], REDUCED[name](THREE_SUMS, 0))
     assert np.allclose(logs["sum"], REDUCED[name](THREE_SUMS.T.T, None))
     assert int(logs.step["sum"]) == 2
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_a_reduction_over_devices_counts_each_also_where_all_log_the_same(check_vma):
+    def f(x):
+        def step(x, i):
+            lox.log({"often": lax.psum(x.sum(), "x")})
+            return x, None
+
+        lox.log({"once": lax.psum(x.sum(), "x")})
+        return lax.scan(step, x, jnp.arange(2))[0]
+
+    for name, each in (("sum", SUMS.sum()), ("count", 1)):
+        reduce = lox.Reduction.named(name, devices=True)
+        _, logs = jax.jit(lox.spool(mapped(f, check_vma=check_vma), reduce=reduce))(X)
+        assert float(logs["once"]) == 8 * each
+        assert float(logs["often"]) == 16 * each
 
 
 def test_a_reduction_over_devices_of_ones_own():
