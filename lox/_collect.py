@@ -15,7 +15,7 @@ from ._merge import Entry, without_ghosts
 from ._record import Record
 from ._reduce import reduction_named
 from ._reduced import Reduced, finished, reduced
-from ._rows import Rows, Where, static, widened
+from ._rows import Rows, Where, embedding, static, widened
 
 COUNT = "\0"
 """What the keys begin with under which the rows of other keys are counted."""
@@ -127,7 +127,10 @@ class Collect:
         return None if any(jax.tree.leaves(batched)) else self
 
     def per_device(self, records: Sequence[Record]) -> "Collect":
-        at = {self._entry(key, own): own.outer for own in records for key in own.keys}
+        at: dict[str, int] = {}
+        for record in records:
+            for entry in (self._entry(key, record) for key in record.keys):
+                at[entry] = max(at.get(entry, 0), record.outer)
         shared = jax.tree.map(lambda _: -1, self)
         offsets = {key: at.get(key, -1) for key in self.offsets}
         return dataclasses.replace(shared, offsets=offsets)
@@ -162,7 +165,7 @@ class Collect:
         batches: dict[str, tuple[int, ...]] = {}
         for record in records if self.interval else ():
             for entry in (self._entry(key, record) for key in record.keys):
-                batches[entry] = max(batches.get(entry, ()), record.batch, key=len)
+                batches[entry] = _widest(entry, batches.get(entry, ()), record.batch)
         offsets = {key: jnp.zeros(batch, jnp.int32) for key, batch in batches.items()}
         return dataclasses.replace(self, gathers=bool(gathers), offsets=offsets)
 
@@ -198,3 +201,15 @@ class Collect:
 
     def collecting(self, capacity: int | None = None) -> "Collect":
         return self
+
+
+def _widest(key: str, *batches: tuple[int, ...]) -> tuple[int, ...]:
+    """The batch axes of rows that are counted together."""
+    small, large = sorted(batches, key=len)
+    if embedding(small, large) is None:
+        raise ValueError(
+            f"{key!r} is logged with axes (of `vmap`s and devices) of sizes {small} and "
+            f"{large}: which of them are the same cannot be told, and so `interval` cannot "
+            "count its rows. Use another key for one of them, or no `interval`."
+        )
+    return large

@@ -58,7 +58,7 @@ def on_devices(walk, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
     leaves = _compat.shard_map(flat, eqn, in_specs, out_specs)(*inputs)
     outs, logs = staged[0].output(leaves)
     return outs, logdict.of(
-        {k: _combined(own) if k in spread else own for k, own in logs.rows().items()}
+        {k: _combined(k, own) if k in spread else own for k, own in logs.rows().items()}
     )
 
 
@@ -108,7 +108,7 @@ def _spec(at: int, axes: dict[str, int]) -> PartitionSpec:
     return PartitionSpec() if at < 0 else PartitionSpec(*[None] * at, tuple(axes))
 
 
-def _combined(own: Entry) -> Entry:
+def _combined(key: str, own: Entry) -> Entry:
     """The rows with those of all devices reduced to one, if the reduction asks for it."""
     if not isinstance(own, Reduced) or not own.reduction.devices:
         return own
@@ -120,8 +120,23 @@ def _combined(own: Entry) -> Entry:
         over = own.reduction.devices
         for _ in total.batch:
             over = jax.vmap(over, in_axes=1)
-        total = total.replace(value=[over(x) for x in own.value])
+        value = [over(x) for x in own.value]
+        _check_combined(key, value, total.value)
+        total = total.replace(value=value)
     return total.replace(paths=own.paths)
+
+
+def _check_combined(key: str, given: Any, wanted: Any) -> None:
+    """Raise if a function of the user's did not make one accumulator of all."""
+    given, wanted = (
+        jax.tree.map(lambda x: f"{jnp.result_type(x)}{list(jnp.shape(x))}", tree)
+        for tree in (given, wanted)
+    )
+    if given != wanted:
+        raise ValueError(
+            f"`devices` of the reduction of {key!r} returns {given}, not one accumulator, "
+            f"{wanted}. It takes those of all devices, stacked along a new first axis."
+        )
 
 
 def _folded(own: Reduced) -> Reduced:

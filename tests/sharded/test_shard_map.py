@@ -306,6 +306,39 @@ def test_vmap_around_and_inside():
     assert sorted(at) == [(i, j, sums[i, j]) for i in range(3) for j in range(8)]
 
 
+def test_an_interval_counts_for_each_example_and_device():
+    def f(x):
+        def some(x):
+            lox.log({"sum": x.sum()})
+            return x
+
+        x = lax.cond(x.sum() > 20, some, lambda x: x, x)
+        lox.log({"sum": x.sum() + 100})
+        lox.log({"sum": jnp.float32(lax.axis_index("x") + 200)})  # one for all examples
+        return x
+
+    xs = jnp.stack([X + i for i in range(8)])  # as many examples as devices
+    _, logs = jax.jit(lox.spool(jax.vmap(mapped(f)), interval=2))(xs)
+    for i in range(8):
+        for j, s in enumerate(np.asarray(xs)[i].sum(1)):
+            rows = [s, s + 100, 200 + j] if s > 20 else [s + 100, 200 + j]
+            is_row = logs.valid["sum"][:, i, j]
+            assert logs["sum"][:, i, j][is_row].tolist() == rows[::2]
+
+
+def test_an_interval_of_rows_on_different_devices_is_an_error_that_names_the_key():
+    def f(x):
+        return mapped(logs_its_sum, mesh_of(4, 2), axis_names={"x"})(
+            mapped(logs_its_sum, mesh_of(4, 2))(x)
+        )
+
+    message = r"'sum' is logged with axes .* of sizes \(8,\) and \(4,\): .* `interval`"
+    with pytest.raises(ValueError, match=message):
+        jax.jit(lox.spool(f, interval=2))(X)
+    with pytest.raises(ValueError, match=message):
+        jax.jit(lox.tap(f, interval=2))(X)
+
+
 def test_examples_that_take_other_branches_and_end_at_other_times():
     xs = jnp.stack([X, -X, X + 2])
     sums = np.asarray(xs).sum(2)
@@ -413,6 +446,11 @@ def test_a_reduction_over_devices_of_ones_own():
     _, logs = jax.jit(lox.spool(mapped(some), reduce=everything))(X)
     assert np.allclose(logs["sum"], THREE_SUMS[:, SUMS > 10].mean())
     assert bool(logs.valid["sum"])
+    # It must return what it combines.
+    for wrong in (lambda acc: 3, lambda acc: acc):
+        reduce = lox.Reduction.named("last", devices=wrong)
+        with pytest.raises(ValueError, match=r"`devices` of the reduction of 'sum' returns"):
+            jax.jit(lox.spool(mapped(logs_three_sums), reduce=reduce))(X)
     with pytest.raises(ValueError, match="'append' keeps every row"):
         lox.Reduction.named("append", devices=True)
 
