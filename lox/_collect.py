@@ -15,7 +15,7 @@ from ._merge import Entry, without_ghosts
 from ._record import Record
 from ._reduce import reduction_named
 from ._reduced import Reduced, finished, reduced
-from ._rows import Rows, Where, embedding, static, widened
+from ._rows import Rows, Where, static, widened
 
 COUNT = "\0"
 """What the keys begin with under which the rows of other keys are counted."""
@@ -206,10 +206,11 @@ class Collect:
 def _widest(key: str, *batches: tuple[int, ...]) -> tuple[int, ...]:
     """The batch axes of rows that are counted together."""
     small, large = sorted(batches, key=len)
-    if embedding(small, large) is None:
+    rest = iter(large)
+    if not all(size in rest for size in small):  # in this order
         raise ValueError(
             f"{key!r} is logged with axes (of `vmap`s and devices) of sizes {small} and "
-            f"{large}: which of them are the same cannot be told, and so `interval` cannot "
-            "count its rows. Use another key for one of them, or no `interval`."
+            f"{large}, and `interval` cannot count its rows together. Use another key for "
+            "one of them, or no `interval`."
         )
     return large
