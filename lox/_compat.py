@@ -379,12 +379,12 @@ def partitioned_over(context: Any) -> Sequence[Any]:
 
 
 def mapped_over(context: Any) -> Sequence[Any]:
-    """The devices of the mesh of the `shard_map` that is around an equation."""
+    """The devices that the `shard_map` around an equation may be over."""
     mesh = context.module_context.axis_context.mesh
     if isinstance(mesh, jax.sharding.Mesh):
         return list(mesh.devices.flat)
-    # It is abstract: all that is known is how many there are.
-    return jax.devices()[: mesh.size]
+    # It is abstract, and those of any process may be meant.
+    return jax.devices()
 
 
 def runs_alone(context: Any) -> bool:

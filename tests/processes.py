@@ -230,10 +230,16 @@ def own_writers():
 @check
 def refused():
     state = (logger := SaveLogger(folder / "refused")).init(jax.random.key(0))
-    try:
-        logger.tap(mapped, state)(sharded(XS))
-    except ValueError as error:
-        return str(error)
+    some = Mesh([device for device in jax.devices() if device.id % 2 == 0], "d")
+    spec = {"in_specs": P("d"), "out_specs": P("d")}
+    abstract = jax.jit(jax.shard_map(each_device, mesh=some.abstract_mesh, **spec))
+    errors = []
+    for fun, mesh_of_data in ((mapped, mesh), (abstract, some)):
+        try:
+            logger.tap(fun, state)(sharded(XS, mesh_of_data))
+        except ValueError as error:
+            errors.append(str(error))
+    return errors
 
 
 @check
