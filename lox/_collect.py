@@ -15,7 +15,7 @@ from ._merge import Entry, without_ghosts
 from ._record import Record
 from ._reduce import reduction_named
 from ._reduced import Reduced, finished, reduced
-from ._rows import Rows, Where, static, widened
+from ._rows import Rows, Where, check_batch, static, widened
 
 COUNT = "\0"
 """What the keys begin with under which the rows of other keys are counted."""
@@ -92,6 +92,7 @@ class Collect:
     def _thinned(self, key: str, rows: Rows) -> tuple[Reduced, Rows]:
         """Count a row, and keep it if it is one of every `interval` rows."""
         offset = self.offsets.get(key, jnp.zeros(rows.batch, jnp.int32))
+        check_batch(key, rows, rows.replace(batch=offset.shape))
         rows = widened(rows, offset.shape)
         count = reduced(key, rows, _counting)
         keep = offset % self.interval == 0

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 
 from . import _compat
 from ._chain import is_token, same_everywhere
+from ._collect import COUNT
 from ._logdict import logdict
 from ._merge import Entry
 from ._reduced import Reduced, combine
@@ -63,7 +64,7 @@ def on_devices(walk, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
 
 
 def _spread(entries: Mapping[str, Entry], eqn: JaxprEqn) -> list[str]:
-    """The keys that may differ from device to device, or are combined over devices."""
+    """The keys that may differ from device to device, or that are needed of each."""
     axes, is_known = _compat.mapped_axes(eqn).keys(), eqn.params["check_vma"]
 
     def differs(own: Entry) -> bool:
@@ -73,7 +74,7 @@ def _spread(entries: Mapping[str, Entry], eqn: JaxprEqn) -> list[str]:
     return [
         key
         for key, own in entries.items()
-        if not is_token(key) and (not is_known or differs(own))
+        if not is_token(key) and (not is_known or key.startswith(COUNT) or differs(own))
     ]
 
 

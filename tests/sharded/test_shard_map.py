@@ -327,6 +327,21 @@ def test_an_interval_counts_for_each_example_and_device():
             assert logs["sum"][:, i, j][is_row].tolist() == rows[::2]
 
 
+def test_an_interval_over_rows_inside_and_outside_under_vmap():
+    def f(x):
+        x = mapped(logs_its_sum)(x)
+        lox.log({"sum": x.sum()})
+        return mapped(logs_its_sum)(x)
+
+    xs = jnp.stack([X, X + 1, X + 2])
+    _, logs = jax.jit(lox.spool(jax.vmap(f), interval=2))(xs)
+    sums = np.asarray(xs).sum(2)
+    assert np.array_equal(logs["sum"], [sums, 2 * sums])
+    # As many examples as devices: which of them an example's own row is for is not clear.
+    with pytest.raises(ValueError, match=r"'sum' depends on .* cannot be told"):
+        jax.jit(lox.spool(jax.vmap(f), interval=2))(jnp.stack([X] * 8))
+
+
 def test_an_interval_of_rows_on_different_devices_is_an_error_that_names_the_key():
     def f(x):
         return mapped(logs_its_sum, mesh_of(4, 2), axis_names={"x"})(
