@@ -324,6 +324,14 @@ def test_what_is_not_installed_is_named(store, capsys, monkeypatch):
         assert f"needs `pip install jax-lox[{extra}]`" in said(capsys, *args, code=1)
 
 
+@pytest.mark.xdist_group("wandb")
+def test_what_a_tracker_raises_is_said(store, capsys):
+    pytest.importorskip("wandb")
+    args = ["export", f"{store}/77", "--to", "wandb", "--project", "a/b"]
+    text = said(capsys, *args, code=1)
+    assert re.search(r"^lox: wandb raised \w+: .*'a/b'.*$", text.splitlines()[-1])
+
+
 @pytest.mark.filterwarnings("default")
 def test_what_is_damaged_is_left_out(store, capsys):
     session = Path(lox.runs(store)[1].session)
@@ -569,6 +577,22 @@ def test_colours_on_a_terminal(store, monkeypatch):
             ["KEY", "ROWS", "LAST", "MIN", "MAX", "TREND"],
             ["RUN", "ROWS"],
         ]
+
+
+def test_a_long_configuration_is_wrapped(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    config = {f"option{i}": i for i in range(6)}
+    with lox.loggers.SaveLogger(tmp_path, config=config) as logger:
+        logger.log(logger.init(0), {"x": 1.0}, step=3)
+    terminal = Terminal(120)
+    with streams(terminal):
+        main(["show", str(tmp_path / "0")])
+    lines = terminal.lines()
+    assert [line for line in lines if "option" in line] == [
+        "config   option0=0  option1=1  option2=2",
+        "         option3=3  option4=4  option5=5",
+    ]
+    assert "steps    step 3" in lines
 
 
 def test_bash_completes(store, script):
