@@ -383,6 +383,17 @@ def test_plot(store, capsys, monkeypatch):
     assert len([line for line in lines if len(line.get_xdata())]) == 3
 
 
+def test_a_smoothed_curve_has_a_gap_only_where_there_is_no_number(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    values = np.array([1, np.nan, 3, 5, np.inf, 7, 9], np.float32)
+    logs = [lox.logdict({"x": x}) for x in values]
+    lox.save(sum(logs[1:], logs[0]), tmp_path)
+    args = [str(tmp_path), "--smooth", "2", "-o", str(tmp_path / "x.png")]
+    (line,) = drawn(monkeypatch, *args)["x"]
+    nan = np.nan
+    assert np.array_equal(line.get_ydata(), [1, nan, nan, 4, nan, nan, 8], equal_nan=True)
+
+
 def test_export(store, capsys):
     pl = pytest.importorskip("polars")
     args = ["export", f"{store}/0-1@1", "--to", "csv"]

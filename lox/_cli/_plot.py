@@ -128,7 +128,12 @@ def _smoothed(curve: Curve, number: int) -> Curve:
 
 
 def _running_mean(values: np.ndarray, number: int) -> np.ndarray:
-    sums = np.cumsum(np.append(0.0, values))
+    if number == 1:
+        return values
+    finite = np.isfinite(values)
+    sums = np.cumsum(np.append(0.0, np.where(finite, values, 0)))
+    others = np.cumsum(np.append(0, ~finite))
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(0, ends - number)
-    return values if number == 1 else (sums[ends] - sums[starts]) / (ends - starts)
+    means = (sums[ends] - sums[starts]) / (ends - starts)
+    return np.where(others[ends] > others[starts], np.nan, means)
