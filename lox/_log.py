@@ -133,6 +133,11 @@ def loggable(logs: Mapping[str, Any], steps: Mapping[str, Any] = {}) -> logdict:
 
     Each of their rows gets the steps, in place of those with the same name.
     """
+    if not isinstance(logs, Mapping):
+        raise TypeError(
+            "Logs are a mapping from keys to values, such as what `lox.spool` returns or "
+            f'`{{"loss": loss}}`, not {_kind(logs)}.'
+        )
     values = _checked(logs, "")
     _check_steps(steps)
     given = logs if isinstance(logs, logdict) else logdict(values)

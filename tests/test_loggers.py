@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import warnings
+from dataclasses import make_dataclass
 
 import jax
 import jax.numpy as jnp
@@ -396,6 +397,12 @@ def test_bad_input():
         logger.tap(3, logger.init(KEYS[0]))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match='`on_error` is "warn" or "raise", not \'no\''):
         Logger(Kept(), on_error="no")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"`config` is 'Config', not a map.*\.asdict\(con"):
+        Logger(Kept(), config=make_dataclass("Config", ["rate"])(0.1))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="`writer` is 'function', without `open`, `write`"):
+        Logger(lambda batch: None)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"Logs are a mapping from keys to.*`float`"):
+        logger.log(logger.init(KEYS[0]), 1.0)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="takes one or more loggers, not Kept"):
         MultiLogger(Kept())  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="takes one or more loggers, not none"):
