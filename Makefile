@@ -19,7 +19,7 @@ CALM := case "$$($(BIN)/python -c 'import importlib.metadata as m; print(m.versi
 # $(call install,interpreter,environment,requirements)
 define install
 	@[ -n "$(1)" ] || exit 1
-	@echo "Setting up $(2) ($$($(1) --version))"
+	@echo "Setting up $(2) ($$($(1) --version)), which takes some minutes"
 	@rm -rf $(2)
 	@$(1) -m venv $(2)
 	@$(2)/bin/python -m pip install -qq --disable-pip-version-check -e '.[dev]' $(3)
