@@ -394,6 +394,21 @@ def test_a_smoothed_curve_has_a_gap_only_where_there_is_no_number(tmp_path, monk
     assert np.array_equal(line.get_ydata(), [1, nan, nan, 4, nan, nan, 8], equal_nan=True)
 
 
+def test_a_key_is_also_those_below_it(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    one = lox.logdict({"loss/a": 1.0, "loss/b": 2.0, "lossy": 3.0})
+    lox.save(one + one, "s")
+    assert re.findall(r"loss\S*", said(capsys, "ls", "s", "-k", "loss")) == [
+        "loss/a",
+        "loss/b",
+    ]
+    assert list(told(capsys, "show", "s", "-k", "loss")["keys"]) == ["loss/a", "loss/b"]
+    tail = told(capsys, "tail", "s", "-k", "loss", "-n", "1", "--no-follow")
+    assert list(tail["values"]) == ["loss/a", "loss/b"]
+    assert list(drawn(monkeypatch, "s", "-k", "loss")) == ["loss/a", "loss/b"]
+
+
 def test_export(store, capsys):
     pl = pytest.importorskip("polars")
     args = ["export", f"{store}/0-1@1", "--to", "csv"]

@@ -18,6 +18,7 @@ from ._facts import date, described, settings, took
 from ._lasts import lasts
 from ._screen import Column, print_json, screen
 from ._trouble import Trouble, missing_key
+from ._within import within
 
 KEYS = 4  # as many are shown as there is room for, and no more
 
@@ -77,10 +78,13 @@ def _items(where: str) -> list[Item]:
 def _shown(where: str, items: list[Item], keys: Sequence[str]) -> list[str]:
     """The keys that get a column: those that are asked for, or that most runs have."""
     there = Counter(key for item in items for key in item.last)
-    for key in keys:
-        if key not in there:
+    if not keys:
+        return [key for key, _ in there.most_common(KEYS)]
+    found = [[own for own in there if within(own, key)] for key in keys]
+    for key, own in zip(keys, found, strict=True):
+        if not own:
             raise missing_key(key, f"What `lox ls {where}` lists", there)
-    return list(keys) or [key for key, _ in there.most_common(KEYS)]
+    return list(dict.fromkeys(it.chain(*found)))
 
 
 def _lines(items: list[Item]) -> list[Line]:

@@ -19,6 +19,7 @@ from ._choose import Choice, several
 from ._facts import described, moment, settings, took
 from ._screen import GAP, Column, Screen, print_json, room, screen
 from ._trouble import missing_key
+from ._within import within
 
 CURVE = 8, 32  # least and most width of a curve
 MARGIN = 9  # where the names of facts stand
@@ -79,7 +80,7 @@ def _names(choices: Sequence[Choice], content: Content, keys: Sequence[str]) -> 
     there = list(content.summary.series)
     if not keys:
         return there
-    found = [[n for n in there if n == key or n.startswith(f"{key}/")] for key in keys]
+    found = [[name for name in there if within(name, key)] for key in keys]
     for key, own in zip(keys, found, strict=True):
         if not own:
             raise missing_key(key, _title(choices), there)
