@@ -58,6 +58,30 @@ def product_by_hand(steps):
     return run
 
 
+def logged_layers(log, layers):
+    """No loop: each layer has a log call of its own."""
+
+    def run(key):
+        x = start(key, (8, 8))
+        for i in range(layers):
+            x = jnp.tanh(x @ x.T + 1) * x
+            log({f"mean {i}": jnp.mean(x)})
+        return x
+
+    return run
+
+
+def layers_by_hand(layers):
+    def run(key):
+        x, rows = start(key, (8, 8)), []
+        for _ in range(layers):
+            x = jnp.tanh(x @ x.T + 1) * x
+            rows.append(jnp.mean(x))
+        return x, rows
+
+    return run
+
+
 EMPTY = Case(
     "empty loop",
     "A scan of 2,000 steps that does hardly anything, and logs one number in each.",

@@ -26,25 +26,34 @@ def logged(log, steps):
 
 
 def by_hand(steps):
+    """The widest radius of each search, and whether there was any, and of all searches."""
+
     def shrink(state):
         search, widest, _ = state
         search = narrowed(search)
         return search, jnp.maximum(widest, search["radius"]), True
 
+    def find(x, key):
+        return jax.lax.while_loop(
+            lambda state: is_outside(state[0]), shrink, (begin(x, key), *nothing())
+        )
+
     def step(state, key):
         x, widest, is_any = state
-        search, widest, is_any = jax.lax.while_loop(
-            lambda state: is_outside(state[0]), shrink, (begin(x, key), widest, is_any)
-        )
-        return (search["x"], widest, is_any), density(search["x"])
+        search, radius, is_one = find(x, key)
+        state = search["x"], jnp.maximum(widest, radius), is_any | is_one
+        return state, density(search["x"])
 
     def chain(key):
-        # The last one says whether there was any radius at all.
-        start = jnp.zeros(SIZE), jnp.float32(-jnp.inf), False
+        start = jnp.zeros(SIZE), *nothing()
         (x, widest, is_any), rows = jax.lax.scan(step, start, jax.random.split(key, steps))
         return x, (widest, rows, is_any)
 
     return chain
+
+
+def nothing():
+    return jnp.float32(-jnp.inf), False
 
 
 def density(x):
