@@ -57,7 +57,7 @@ def explored(key):
 
 
 def around(params, noise):
-    return params + SPREAD * jnp.concatenate([noise, -noise])
+    return params[None] + SPREAD * jnp.concatenate([noise, -noise])
 
 
 def play(params, env):

@@ -84,10 +84,10 @@ def layers_by_hand(layers):
 
 EMPTY = Case(
     "empty loop",
-    "A scan of 2,000 steps that does hardly anything, and logs one number in each.",
+    "A scan of 10,000 steps that does hardly anything, and logs one number in each.",
     logged,
     by_hand,
-    steps=2000,
+    steps=10_000,
     is_long=False,
 )
 ARRAYS = Case(

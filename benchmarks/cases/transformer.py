@@ -79,8 +79,8 @@ def data(key):
 
 
 def embed(params, tokens):
-    position = jnp.arange(LENGTH)[:, None] / jnp.arange(1, WIDTH + 1)
-    return params["embedding"][tokens] + jnp.sin(position)
+    position = jnp.arange(LENGTH)[:, None] / jnp.arange(1, WIDTH + 1)[None]
+    return params["embedding"][tokens] + jnp.sin(position)[None]
 
 
 def block(x, weights):
