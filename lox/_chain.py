@@ -8,6 +8,9 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
 
 from ._reduce import Reduction
 from ._reduced import Reduced, reduced
@@ -35,3 +38,30 @@ def follow(token: Any, entries: Mapping[str, Any]) -> Any:
         return token
     (last,) = entries[_TOKEN].value
     return token + (last.max() if last.ndim else last)
+
+
+def same_everywhere(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """What has been logged on one of several devices, its token good for all of them.
+
+    Each device has a token of its own, but all are zero. Nothing is exchanged.
+    """
+    if _TOKEN not in entries:
+        return dict(entries)
+    return {**entries, _TOKEN: entries[_TOKEN].map(same)}
+
+
+def same(token: Any) -> Any:
+    """The token as one that JAX takes to be the same on all devices."""
+    return _same_p.bind(token)
+
+
+def is_token(key: str) -> bool:
+    return key == _TOKEN
+
+
+# JAX knows of some values that they may differ between devices; this one does not.
+_same_p = Primitive("lox_same")
+_same_p.def_impl(lambda x: x)
+_same_p.def_abstract_eval(lambda x: ShapedArray(x.shape, x.dtype))
+batching.defvectorized(_same_p)
+mlir.register_lowering(_same_p, lambda context, x: [x])

@@ -41,6 +41,7 @@ class Collect:
         capacity: How many rows of a loop of unknown length are kept.
         gathers: Whether a loop has anything to carry.
         offsets: How many rows of each key there have been, if that decides what is kept.
+        coordinates: Steps of all that is collected: which device of a mesh this is.
     """
 
     keys: frozenset[str] | None = static(default=None)
@@ -54,6 +55,7 @@ class Collect:
     capacity: int | None = static(default=None)
     gathers: bool = static(default=False)
     offsets: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    coordinates: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
     effects = frozenset({log_effect})
     captures = True
@@ -68,7 +70,8 @@ class Collect:
         if outward and self.outward:
             relog(record.only(tuple(outward)).replace(heard=(*record.heard, *mine)))
         entries: dict[str, Entry] = {}
-        for key, rows in record.only(tuple(mine)).rows(where).items():
+        collected = record.only(tuple(mine)).located(self.coordinates)
+        for key, rows in collected.rows(where).items():
             entry = self._entry(key, record)
             if self.interval is not None:
                 entries[COUNT + entry], rows = self._thinned(entry, rows)
@@ -122,6 +125,14 @@ class Collect:
     def unbatched(self, batched: "Collect") -> "Collect | None":
         """The handler for all examples, given which of its arrays are one for each."""
         return None if any(jax.tree.leaves(batched)) else self
+
+    def per_device(self, records: Sequence[Record]) -> "Collect":
+        keys = {self._entry(key, record) for record in records for key in record.keys}
+        shared = jax.tree.map(lambda _: False, self)
+        return dataclasses.replace(shared, offsets={k: k in keys for k in self.offsets})
+
+    def on_device(self) -> "Collect":
+        return self
 
     def rooms(self, logs: logdict, length: int | None) -> dict[str, int]:
         """For keys whose rows a loop keeps in a buffer, how many it keeps."""

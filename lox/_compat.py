@@ -1,6 +1,7 @@
 """Everything that knows JAX's private parts or asks for its version."""
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src import (
     ad_util as _ad_util,
+    config as _config,
     core as _core,
     custom_batching as _custom_batching,
     custom_derivatives as _derivatives,
@@ -27,7 +29,7 @@ from jax.core import eval_jaxpr
 from jax.experimental.buffer_callback import buffer_callback
 from jax.experimental.key_reuse import _core as _key_reuse
 from jax.experimental.layout import Format
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive, jaxpr_as_fun
 from jax.interpreters import batching
 
 # Messages and profiles then name the user's line that logged, not ours.
@@ -347,9 +349,129 @@ def portable_host_call(
     return jax.experimental.io_callback(deliver, form, token, *args)
 
 
-def is_partitioned(context: Any) -> bool:
-    """Whether the program that is being lowered runs on several devices at once."""
-    return getattr(context.module_context.axis_context, "num_devices", 1) != 1
+def devices_of(context: Any) -> str:
+    """What runs the equation that is being lowered: "one" device, or "each" of several.
+
+    "all": JAX divides it among several devices as it likes.
+    """
+    axes = context.module_context.axis_context
+    if getattr(axes, "num_devices", 1) != 1:
+        return "all"
+    return "each" if hasattr(axes, "mesh") and axes.mesh.size > 1 else "one"
+
+
+def once_a_device(fun: Callable) -> Callable:
+    """Run `fun`, inside of a `shard_map`, once along axes that it is not over.
+
+    Otherwise JAX divides it along them as it likes, and cannot if it calls the host. The
+    function takes and returns a token first, and other arrays.
+    """
+    axes = [axis for axis, is_manual in manual_axes().items() if not is_manual]
+    if not axes:
+        return fun
+
+    def run(indices, token, *args):
+        is_first = sum(index[0] for index in indices) == 0
+        return jax.lax.cond(is_first, lambda: fun(token, *args), lambda: [token])
+
+    everywhere, each = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec
+    sizes = jax.sharding.get_abstract_mesh().shape
+    indices = [np.arange(sizes[axis], dtype=np.int32) for axis in axes]
+    return lambda *args: jax.shard_map(
+        run,
+        in_specs=([each(axis) for axis in axes], *[everywhere] * len(args)),
+        out_specs=everywhere,
+        axis_names=set(axes),
+        check_vma=False,
+    )(indices, *args)
+
+
+def mapped_axes(eqn: JaxprEqn) -> dict[str, int]:
+    """The axes of a mesh that a `shard_map` is over, in the order of the mesh."""
+    name = "manual_axes" if "manual_axes" in eqn.params else "newly_manual_axes"
+    sizes, mapped = eqn.params["mesh"].shape, eqn.params[name]
+    return {axis: size for axis, size in sizes.items() if axis in mapped}
+
+
+def device_count(eqn: JaxprEqn) -> tuple[int, ...]:
+    """On how many devices a `shard_map` runs. Empty: it is something else."""
+    if eqn.primitive.name != "shard_map":
+        return ()
+    return (math.prod(mapped_axes(eqn).values()),)
+
+
+def shard_map(fun: Callable, eqn: JaxprEqn, in_specs: Any, out_specs: Any) -> Callable:
+    """The same `shard_map` of another function."""
+    mapped = jax.shard_map(
+        fun,
+        mesh=eqn.params["mesh"],
+        in_specs=in_specs,
+        out_specs=out_specs,
+        axis_names=set(mapped_axes(eqn)),
+        check_vma=eqn.params["check_vma"],
+    )
+    # Otherwise JAX would run, and compile, each operation by itself.
+    return jax.jit(mapped) if staged_program() is None else mapped
+
+
+def manual_axes() -> dict[str, bool]:
+    """The axes of the mesh that is around, and which of them a `shard_map` is over.
+
+    Empty outside of a `shard_map`.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    manual = getattr(mesh, "manual_axes", ())
+    return {axis: axis in manual for axis in mesh.axis_names} if manual else {}
+
+
+def coordinates() -> dict[str, jax.Array]:
+    """Inside of a `shard_map`, where in the mesh the device is that runs this."""
+    manual = [axis for axis, is_manual in manual_axes().items() if is_manual]
+    return {_axis_name(axis): jax.lax.axis_index(axis) for axis in manual}
+
+
+def _axis_name(axis: Any) -> str:
+    # A `pmap` without a name of its own has one of JAX's.
+    is_own = str(axis).isidentifier() and not str(axis).startswith("_")
+    return str(axis) if is_own else "device"
+
+
+def pmap_as_shard_map(eqn: JaxprEqn, *args: Any) -> ClosedJaxpr:
+    """The program of a `pmap` with the `shard_map` that newer versions make of it."""
+    params = eqn.params
+    with _config.pmap_shmap_merge(True):  # pyright: ignore[reportAttributeAccessIssue]
+        mapped = jax.pmap(
+            jaxpr_as_fun(close(params["call_jaxpr"])),
+            axis_name=params["axis_name"],
+            in_axes=params["in_axes"],
+            out_axes=list(params["out_axes"]),
+            devices=params["devices"],
+            backend=params["backend"],
+        )
+        return jax.make_jaxpr(mapped)(*args)
+
+
+def varying(x: Any) -> frozenset[str]:
+    """The axes of a mesh along which an array may differ from device to device."""
+    aval = x if isinstance(x, _core.AbstractValue) else jax.typeof(x)
+    kind = getattr(aval, "mat", None)  # JAX >= 0.9
+    return kind.varying if kind is not None else getattr(aval, "vma", frozenset())
+
+
+def varied(x: Any, axes: frozenset[str] | None = None) -> Any:
+    """The same, as something that may differ along axes. None: all that there are.
+
+    JAX asks for it where both sides of a `cond` or of a carry must be alike.
+    """
+    if not _config._check_vma.value:
+        return x
+    manual = (axis for axis, is_manual in manual_axes().items() if is_manual)
+    missing = tuple((frozenset(manual) if axes is None else axes) - varying(x))
+    if not missing:
+        return x
+    if hasattr(jax.lax, "pcast"):  # JAX >= 0.8
+        return jax.lax.pcast(x, missing, to="varying")
+    return jax.lax.pvary(x, missing)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def key_name(dtype: Any) -> str:

@@ -242,5 +242,5 @@ def _is_differentiable(x: Any) -> bool:
 def _zero(x: Any) -> Any:
     """A tangent or cotangent of `x` that is zero."""
     if _is_differentiable(x):
-        return jnp.zeros(x.shape, x.dtype)
+        return _compat.varied(jnp.zeros(x.shape, x.dtype), _compat.varying(x))
     return np.zeros(x.shape, jax.dtypes.float0)

@@ -9,7 +9,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from . import _compat
-from ._chain import new_token
+from ._chain import new_token, same
 from ._parcel import Contents, Parcel, by_width, pack
 from ._record import Record, bind, record_primitive
 from ._rows import key_data
@@ -79,14 +79,17 @@ def _lowering(host_call: Callable, *, stoppable: bool = True) -> Callable:
                 callback(Parcel(arrays, contents))
 
             def call():
-                return host_call(context, deliver, token, *pack(leaves, groups))
+                return same(host_call(context, deliver, token, *pack(leaves, groups)))
 
             wanted = [_is_wanted(record) for record in jax.tree.unflatten(form, leaves)]
             if any(condition is True for condition in wanted):
                 return [call()]
             return [jax.lax.cond(jnp.stack(wanted).any(), call, lambda: token)]
 
-        return mlir.lower_fun(lowered, multiple_results=True)(context, *args)
+        def once(token, *leaves):
+            return _compat.once_a_device(lowered)(same(token), *leaves)
+
+        return mlir.lower_fun(once, multiple_results=True)(context, *args)
 
     return lower
 
@@ -96,19 +99,18 @@ def _is_wanted(record: Record) -> Any:
     return True if record.valid is None else record.valid.any()
 
 
-_quickly = _lowering(_compat.cpu_host_call)
-_portably = _lowering(_compat.portable_host_call)
-# Of several devices only one would stop, and the others wait for it forever.
-_from_many = _lowering(_compat.portable_host_call, stoppable=False)
+def _choose(host_call: Callable) -> Callable:
+    alone = _lowering(host_call)
+    # Of several devices only one would stop, and the others wait for it forever.
+    each_device = _lowering(host_call, stoppable=False)
+    for_all_devices = _lowering(_compat.portable_host_call, stoppable=False)
+    lowerings = {"one": alone, "each": each_device, "all": for_all_devices}
 
-
-def _choose(quickly: Callable) -> Callable:
     def lower(context, *args, **params):
-        lowering = _from_many if _compat.is_partitioned(context) else quickly
-        return lowering(context, *args, **params)
+        return lowerings[_compat.devices_of(context)](context, *args, **params)
 
     return lower
 
 
-mlir.register_lowering(emit_p, _choose(_portably))
-mlir.register_lowering(emit_p, _choose(_quickly), platform="cpu")
+mlir.register_lowering(emit_p, _choose(_compat.portable_host_call))
+mlir.register_lowering(emit_p, _choose(_compat.cpu_host_call), platform="cpu")

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from . import _compat
 from ._logdict import logdict
 from ._merge import fitted
 from ._reduced import Reduced, combine, form
@@ -39,7 +40,7 @@ class Gathering:
         buffers = {
             key: empty_buffer(self._row(key), room) for key, room in self.rooms.items()
         }
-        return totals, buffers
+        return _for_each_device((totals, buffers))
 
     def add(self, state: State, logs: logdict) -> tuple[State, logdict]:
         """Add what an iteration has logged. What is left of it leaves the loop as rows."""
@@ -52,7 +53,7 @@ class Gathering:
         for key, buffer in buffers.items():
             row = self._row(key)
             buffers[key] = push(buffer, conform(rows.pop(key), row), self.rooms[key])
-        return (totals, buffers), logdict.of(rows)
+        return _for_each_device((totals, buffers)), logdict.of(rows)
 
     def finish(self, state: State, length: int | None) -> dict[str, Rows | Reduced]:
         """What has been gathered after `length` iterations. None: nobody knows."""
@@ -93,6 +94,11 @@ class Gathering:
         """The rows of one iteration, each with a mask."""
         rows = common(key, [self.logs.rows()[key]], time=True)
         return rows.replace(valid=mask_over(rows))
+
+
+def _for_each_device(state: State) -> State:
+    """What is carried, of one type in all iterations of a loop inside of a `shard_map`."""
+    return jax.tree.map(_compat.varied, state)
 
 
 def _columns(rows: Rows) -> Any:

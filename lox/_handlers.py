@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -85,6 +85,15 @@ class Tap:
         collect = self.collect.unbatched(batched.collect)
         return collect and dataclasses.replace(self, collect=collect, token=token)
 
+    def per_device(self, records: Sequence[Record]) -> "Tap":
+        collect = self.collect.per_device(records)
+        shared = jax.tree.map(lambda _: False, self)
+        return dataclasses.replace(shared, collect=collect)
+
+    def on_device(self) -> "Tap":
+        collect = dataclasses.replace(self.collect, coordinates=_compat.coordinates())
+        return dataclasses.replace(self, collect=collect)
+
     def rooms(self, logs: logdict, length: int | None) -> dict[str, int]:
         return {}
 
@@ -126,7 +135,7 @@ def _one_record(entries: Mapping[str, Entry], run: Any, lanes: tuple[int, ...]) 
 def _is_bounded(jaxpr: Any) -> bool:
     """Whether it is known how many rows are logged at most."""
     return all(
-        _compat.name_of(eqn) != "while"
+        _compat.name_of(eqn) not in ("while", "shard_map")
         and all(map(_is_bounded, _compat.jaxprs_in(eqn.params)))
         for eqn in jaxpr.eqns
         if log_effect in eqn.effects
@@ -173,6 +182,12 @@ class _Passing:
 
     def unbatched(self, batched: Any) -> Any:
         return None if any(jax.tree.leaves(batched)) else self
+
+    def per_device(self, records: Sequence[Record]) -> Any:
+        return jax.tree.map(lambda _: False, self)
+
+    def on_device(self) -> Any:
+        return self
 
     def rooms(self, logs: logdict, length: int | None) -> dict[str, int]:
         return {}

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -73,6 +73,17 @@ class Handler(Protocol):
 
         None: it is not the same for all of them.
         """
+        ...
+
+    def per_device(self, records: Sequence[Record]) -> Any:
+        """Which of its arrays are one for each device of a `shard_map`, given what it logs.
+
+        They have the axis of devices in front.
+        """
+        ...
+
+    def on_device(self) -> Any:
+        """The handler for where we are now, which may be inside a `shard_map`."""
         ...
 
     def rooms(self, logs: logdict, length: int | None) -> dict[str, int]:
@@ -203,6 +214,14 @@ class Walk:
         """Go on for all examples, given which arrays are one for each of them."""
         handler = self.handler.unbatched(batched.handler)
         return None if handler is None else Walk(handler)
+
+    def per_device(self, eqn: JaxprEqn) -> "Walk":
+        """Which arrays are one for each device of a `shard_map`."""
+        return Walk(self.handler.per_device(list(records_in(eqn.params))))
+
+    def on_device(self) -> "Walk":
+        """Go on where we are now; inside a `shard_map`, each device by itself."""
+        return jax.tree.map(_compat.varied, Walk(self.handler.on_device()))
 
     def only(self, keys: frozenset[str]) -> "Walk":
         """Collect no other keys."""
@@ -344,7 +363,10 @@ def records_in(params: Any, *, on_their_way: bool = True) -> Iterator[Record]:
                 leaves = eqn.invars[len(eqn.outvars) :]
                 yield from jax.tree.unflatten(eqn.params["form"], leaves)
             elif not {log_effect, emit_effect}.isdisjoint(eqn.effects):
-                yield from records_in(eqn.params, on_their_way=on_their_way)
+                inside = records_in(eqn.params, on_their_way=on_their_way)
+                devices = _compat.device_count(eqn)
+                for record in inside:
+                    yield record.replace(batch=(*devices, *record.batch))
 
 
 def _constant(x: Any) -> Any:

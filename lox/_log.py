@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
-from . import _context
+from . import _compat, _context
 from ._apart import RESERVED
 from ._emit import emit, last_token
 from ._logdict import logdict
@@ -76,7 +76,8 @@ def relog(record: Record) -> None:
     elif state == "printed":
         keys = tuple(key for key in record.keys if key not in record.heard)
         if keys:
-            emit([record.only(keys)], print_parcel, last_token())
+            printed = record.only(keys).located(_compat.coordinates())
+            emit([printed], print_parcel, last_token())
 
 
 log_p, log_effect = record_primitive("lox_log")

@@ -4,7 +4,7 @@ import dataclasses
 import functools as ft
 import math
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -62,7 +62,7 @@ def _count(title: str, fun: Callable, *args: Any, **kwargs: Any) -> Any:
     program = _compat.close(traced.jaxpr).jaxpr
     display = Display(Bar(title, _expected(program)))
     begin = Count(new_token(), display).tell("begin", 0) if _loops(program) else {}
-    walk = Walk(Count(new_token(), display)).after(begin)
+    walk = Walk(Count(new_token(), display)).on_device().after(begin)
     outs, logs = walk(traced.jaxpr, *traced.args)
     if begin:
         walk.after(logs.rows()).handler.tell("end", 0)
@@ -77,10 +77,12 @@ class Count:
     Attributes:
         token: Comes from the last host call: the next one comes after it.
         display: What is told.
+        tells: Whether this is the one of several devices that tells. None: there is one.
     """
 
     token: Any
     display: "Display" = static()
+    tells: Any = None
 
     captures = False
     gathers = True
@@ -92,7 +94,8 @@ class Count:
         return _is_or_holds_loop(program)
 
     def tell(self, key: str, number: Any) -> dict[str, Entry]:
-        record = Record(values=(jnp.asarray(number, jnp.int32),), steps={}, keys=(key,))
+        values = (jnp.asarray(number, jnp.int32),)
+        record = Record(values, steps={}, valid=self.tells, keys=(key,))
         return chained(emit([record], self.display, self.token))
 
     def deliver(self, parts: list[dict[str, Entry]], iterations: Any) -> list:
@@ -110,6 +113,14 @@ class Count:
     def unbatched(self, batched: "Count") -> "Count":
         token = self.token.max(0) if batched.token else self.token
         return dataclasses.replace(self, token=token)
+
+    def per_device(self, records: Sequence[Record]) -> "Count":
+        return jax.tree.map(lambda _: False, self)
+
+    def on_device(self) -> "Count":
+        coordinates = list(_compat.coordinates().values())
+        tells = jnp.stack(coordinates).sum() == 0 if coordinates else self.tells
+        return dataclasses.replace(self, tells=tells)
 
     def rooms(self, logs: Any, length: int | None) -> dict[str, int]:
         return {}

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools as it
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -64,6 +64,13 @@ class Record:
     def only(self, keys: tuple[str, ...]) -> "Record":
         values = dict(zip(self.keys, self.values, strict=True))
         return self.replace(keys=keys, values=tuple(values[key] for key in keys))
+
+    def located(self, coordinates: Mapping[str, Any]) -> "Record":
+        """The record with more steps, which are the same for all examples."""
+        more = {
+            name: jnp.broadcast_to(index, self.batch) for name, index in coordinates.items()
+        }
+        return self.replace(steps={**more, **self.steps})
 
     def rows(self, where: Where) -> dict[str, Rows]:
         """The record as one row of each key."""

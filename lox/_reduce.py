@@ -24,6 +24,10 @@ class Reduction:
         lift: From a row to the accumulator of that row alone.
         combine: From the accumulators of earlier and of later rows to that of both.
         finish: From the accumulator to the value.
+        devices: What to do with the accumulators of the devices of a `shard_map`, which
+            each have their own. False: each device has a value. True: combine them in the
+            order of the mesh. A function: from those of all devices, stacked along a new
+            first axis, to one.
         name: What messages call it.
         dtype: From the dtype of the rows to that of the value, or a `TypeError`.
 
@@ -45,8 +49,23 @@ class Reduction:
     lift: Callable[[jax.Array], Any]
     combine: Callable[[Any, Any], Any]
     finish: Callable[[Any], jax.Array]
+    devices: bool | Callable[[Any], Any] = dataclasses.field(default=False, kw_only=True)
     name: str = dataclasses.field(default="a `lox.Reduction`", kw_only=True)
     dtype: Callable[[Any], Any] | None = dataclasses.field(default=None, kw_only=True)
+
+    @classmethod
+    def named(cls, name: str, *, devices: bool | Callable[[Any], Any] = False):
+        """The reduction that a name such as `"mean"` stands for, over devices as well.
+
+        Example:
+            >>> mean = lox.Reduction.named("mean", devices=True)
+            >>> lox.spool(lambda x: lox.log({"x": x}), reduce=mean)(1.0)[1]
+            {'x': 1.0}
+        """
+        reduction = reduction_named(name)
+        if reduction is None:
+            raise ValueError(f"{name!r} keeps every row: there is nothing to combine.")
+        return dataclasses.replace(reduction, devices=devices)
 
     def result(self, dtype: Any) -> Any:
         """The dtype of the value of rows of a dtype. None: what `finish` makes of it."""

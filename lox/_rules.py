@@ -17,6 +17,7 @@ import jax
 from jax.extend.core import JaxprEqn
 
 from . import _compat
+from ._devices import on_devices
 from ._logdict import logdict
 from ._loops import (
     Body,
@@ -29,7 +30,7 @@ from ._loops import (
 )
 from ._merge import alternatives, fitted
 from ._rows import Rows
-from ._stage import Staged, carry_predicate, split, stage, stage_walk
+from ._stage import Staged, alike, carry_predicate, split, stage, stage_walk
 
 Rule = Callable[..., tuple[list, logdict]]
 
@@ -107,6 +108,7 @@ def _cond(walk, eqn, index, *args):
 
     if any(signature(logs) != signature(forms) for logs in logged):
         branches = [stage(ft.partial(unified, b), *b.leaves) for b in branches]
+    branches = alike(branches, index)
     jaxprs = tuple(branch.jaxpr for branch in branches)
     params = {**eqn.params, "branches": jaxprs}
     return branches[0].output(eqn.primitive.bind(index, *branches[0].leaves, **params))
@@ -148,3 +150,13 @@ def _remat(walk, eqn, *args):
     jaxpr, consts = _compat.without_consts(staged.jaxpr)
     params = {**eqn.params, "jaxpr": jaxpr}
     return staged.output(eqn.primitive.bind(*consts, *staged.leaves, **params))
+
+
+@rule_for("shard_map")
+def _shard_map(walk, eqn, *args):
+    return on_devices(walk, eqn, *args)
+
+
+@rule_for("xla_pmap")
+def _pmap(walk, eqn, *args):
+    return walk(_compat.pmap_as_shard_map(eqn, *args), *args)

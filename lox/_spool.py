@@ -91,7 +91,7 @@ def spool_into(
 ) -> tuple[Any, Any]:
     """Call `fun`, and return what it logs in a form that is made of the entries."""
     traced, handler = listening("lox.spool", handler, fun, *args, **kwargs)
-    outs, logs = Walk(handler)(traced.jaxpr, *traced.args)
+    outs, logs = Walk(handler).on_device()(traced.jaxpr, *traced.args)
     return traced.output(outs), form(handler.finished(logs))
 
 

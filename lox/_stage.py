@@ -1,12 +1,15 @@
 """Trace a function into a program that can be put into an equation."""
 
 import dataclasses
+import functools as ft
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from jax.core import eval_jaxpr
 from jax.extend.core import ClosedJaxpr
+
+from . import _compat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +35,24 @@ def stage(fun: Callable, *args: Any) -> Staged:
 
 def stage_walk(walk, jaxpr, *args) -> Staged:
     return stage(lambda walk, *args: walk(jaxpr, *args), walk, *args)
+
+
+def alike(branches: Sequence[Staged], index: Any) -> Sequence[Staged]:
+    """The branches of a `cond`, their outputs of one type as to what devices differ in.
+
+    They differ, too, where devices take different branches.
+    """
+    taken = _compat.varying(index)
+    each = [[_compat.varying(aval) for aval in b.jaxpr.out_avals] for b in branches]
+    union = [taken.union(*axes) for axes in zip(*each, strict=True)]
+    if all(axes == union for axes in each):
+        return branches
+
+    def varied(branch: Staged, *leaves):
+        outs, tree = jax.tree.flatten(branch(*leaves))
+        return jax.tree.unflatten(tree, map(_compat.varied, outs, union))
+
+    return [stage(ft.partial(varied, branch), *branch.leaves) for branch in branches]
 
 
 def split(xs: Sequence[Any], *sizes: int) -> tuple[list, ...]:

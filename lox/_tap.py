@@ -126,7 +126,7 @@ def _tap(
 ) -> Any:
     traced, collect = listening("lox.tap", collect, fun, *args, **kwargs)
     callback = listener.told(traced.jaxpr, collect.interval)
-    walk = Walk(Tap(collect, last_token(), run, callback, batch))
+    walk = Walk(Tap(collect, last_token(), run, callback, batch)).on_device()
     outs, _ = walk(traced.jaxpr, *traced.args)
     return traced.output(outs)
 

@@ -1,7 +1,8 @@
-"""JAX for the tests: strict promotion, and a CPU back end that does not hang."""
+"""JAX for the tests: strict, quick, and with a CPU back end that does not hang."""
 
 import importlib.metadata
 import os
+import tempfile
 
 # Plain programs deadlock on the CPU back end of jaxlib 0.10 without this flag; other
 # versions do not need it, and XLA ends the process over a flag that it does not know.
@@ -14,6 +15,24 @@ import pytest  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def pytest_configure(config):
+    """Compile no program twice: the workers of a run share what they have compiled."""
+    folder = getattr(config, "workerinput", {}).get("compiled")
+    if folder is None:
+        mine = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        config.add_cleanup(mine.cleanup)
+        folder = mine.name
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """Tell a new worker where that is; the programs that tests start do not know."""
+    node.workerinput["compiled"] = jax.config.jax_compilation_cache_dir
 
 
 @pytest.fixture
@@ -45,6 +64,8 @@ def offline(tmp_path_factory):
 def pytest_collection_modifyitems(items):
     """Give all tests of a program to one worker, which then makes its truth once."""
     for item in items:
-        program = item.callspec.params.get("p") if hasattr(item, "callspec") else None
-        if program is not None:
-            item.add_marker(pytest.mark.xdist_group(program.name))
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        program = params.get("p", params.get("fun"))
+        name = getattr(program, "name", getattr(program, "__name__", None))
+        if name is not None:
+            item.add_marker(pytest.mark.xdist_group(name))

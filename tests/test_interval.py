@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from programs import PROGRAMS, Program, logged
 from reductions import assert_reduced, thinned
-from selection import thin
+from selection import covering, thin
 from test_while import PROGRAMS as WHILE_PROGRAMS, ROOM, X, truth
 from truth import (
     assert_logs,
@@ -27,7 +27,13 @@ import lox
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 INTERVALS = [1, 2, 3, 5, 100]
-half = pytest.mark.parametrize("p", thin(PROGRAMS, 2, start=1), ids=lambda p: p.name)
+
+
+def third(programs: list[Program], start: int):
+    """Each program meets an interval in at least one way, each construct in all."""
+    return pytest.mark.parametrize(
+        "p", covering(programs, 3, start=start), ids=lambda p: p.name
+    )
 
 
 def some_of(p: Program, turn: int = 0) -> list[int]:
@@ -39,7 +45,7 @@ def some_of(p: Program, turn: int = 0) -> list[int]:
 # Every construct ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("p", thin(PROGRAMS, 2), ids=lambda p: p.name)
+@third(PROGRAMS, 0)
 def test_each_key_keeps_every_kth_row(p: Program):
     for k in some_of(p):
         for wrap in thin([jax.jit, lambda fun: fun], 2, start=PROGRAMS.index(p) // 2):
@@ -48,7 +54,7 @@ def test_each_key_keeps_every_kth_row(p: Program):
             assert_trees_close(out, result(p))
 
 
-@half
+@third(PROGRAMS, 1)
 def test_each_example_keeps_its_own_kth_rows(p: Program):
     def spool_of_vmap(k):
         _, logs = jax.jit(lox.spool(jax.vmap(p.fun), interval=k))(p.xs)
@@ -63,9 +69,7 @@ def test_each_example_keeps_its_own_kth_rows(p: Program):
             run(k)
 
 
-@pytest.mark.parametrize(
-    "p", thin([p for p in PROGRAMS if p.grad], 2), ids=lambda p: p.name
-)
+@third([p for p in PROGRAMS if p.grad], 0)
 def test_rows_are_thinned_under_grad(p: Program):
     def grad_of_spool(k):
         def fun(x):
@@ -84,7 +88,7 @@ def test_rows_are_thinned_under_grad(p: Program):
             run(k)
 
 
-@pytest.mark.parametrize("p", thin(PROGRAMS, 2), ids=lambda p: p.name)
+@third(PROGRAMS, 2)
 def test_reductions_see_every_kth_row(p: Program):
     def plainly(k, name):
         _, logs = jax.jit(lox.spool(p.fun, interval=k, reduce=name))(p.x)
@@ -96,7 +100,7 @@ def test_reductions_see_every_kth_row(p: Program):
 
     ways = [(plainly, "count"), (plainly, "last"), (of_each_example, "count")]
     for k in some_of(p):
-        for run, name in thin(ways, 3, start=PROGRAMS.index(p) // 2):
+        for run, name in thin(ways, 3, start=PROGRAMS.index(p) // 3):
             run(k, name)
 
 

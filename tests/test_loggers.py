@@ -16,8 +16,8 @@ import pytest
 from kept import Kept, assert_kept
 from programs import PROGRAMS, Program
 from selection import thin
-from test_while import PROGRAMS as WHILE_PROGRAMS, XS
-from truth import records_of_each, run, run_each
+from test_while import PROGRAMS as WHILE_PROGRAMS, XS, truth_of_each
+from truth import records_of_each, run
 
 import lox
 from lox.loggers import Logger, LoggerState, MultiLogger, _desk, _scribe
@@ -77,7 +77,7 @@ def test_each_run_has_what_its_example_logs(p: Program):
 @pytest.mark.parametrize("fun", thin(WHILE_PROGRAMS, 3), ids=lambda fun: fun.__name__)
 @pytest.mark.parametrize("batch", [None, 3])
 def test_each_run_has_what_its_loops_of_unknown_length_log(fun, batch):
-    _, records = run_each(fun, XS)
+    _, records = truth_of_each(fun)
     writer = Kept()
     logger = Logger(writer)
     keys = jax.random.split(jax.random.key(1), len(XS))

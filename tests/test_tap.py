@@ -19,7 +19,7 @@ from jax.interpreters import mlir
 from programs import PROGRAMS, Program, logged
 from selection import thin
 from test_laws import result_of_each, slope_of
-from test_while import PROGRAMS as WHILE_PROGRAMS, XS, X, collatz
+from test_while import PROGRAMS as WHILE_PROGRAMS, XS, X, collatz, truth, truth_of_each
 from truth import (
     assert_trees_close,
     by_key,
@@ -28,12 +28,12 @@ from truth import (
     records_of_grad,
     result,
     run,
-    run_each,
     total_of,
 )
 
 import lox
 from lox import _courier, _emit, _jitted
+from lox._compat import cpu_host_call, portable_host_call
 from lox._tap import Listener
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -90,7 +90,7 @@ every_while = pytest.mark.parametrize("fun", WHILE_PROGRAMS, ids=lambda fun: fun
 
 @every_while
 def test_tap_delivers_what_loops_of_unknown_length_log(fun):
-    one, each = (X, *run(fun, X)), (XS, *run_each(fun, XS))
+    one, each = (X, *truth(fun, float(X))), (XS, *truth_of_each(fun))
     ways = [
         (lambda tap: jax.jit(tap(fun)), one, None),
         (lambda tap: tap(jax.jit(fun)), one, None),
@@ -641,9 +641,10 @@ def test_64_bits(batch):
 @pytest.fixture
 def portably():
     """Call the host as on platforms that have no quicker way."""
-    mlir.register_lowering(_emit.emit_p, _emit._portably, platform="cpu")
+    ways = {way: _emit._choose(way) for way in (portable_host_call, cpu_host_call)}
+    mlir.register_lowering(_emit.emit_p, ways[portable_host_call], platform="cpu")
     yield
-    mlir.register_lowering(_emit.emit_p, _emit._choose(_emit._quickly), platform="cpu")
+    mlir.register_lowering(_emit.emit_p, ways[cpu_host_call], platform="cpu")
 
 
 @pytest.mark.parametrize("p", thin(PROGRAMS, 6), ids=lambda p: p.name)

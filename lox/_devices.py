@@ -1,0 +1,138 @@
+"""How logs leave a `shard_map`: those of all devices, side by side on one more axis."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import JaxprEqn
+from jax.sharding import PartitionSpec
+
+from . import _compat
+from ._chain import is_token, same_everywhere
+from ._logdict import logdict
+from ._merge import Entry
+from ._reduced import Reduced, combine
+from ._stage import Staged, stage
+
+
+def on_devices(walk, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
+    """Run a `shard_map`; returns its outputs, and its logs with an axis of devices.
+
+    What is known to be the same on all devices comes without that axis.
+    """
+    axes = _compat.mapped_axes(eqn)
+    given, tree = jax.tree.flatten(walk)
+    is_own = jax.tree.leaves(walk.per_device(eqn))
+    specs = [_spec(0 if own else None, axes) for own in is_own]
+    in_specs = (specs, list(eqn.params["in_specs"]))
+    staged: list[Staged] = []
+    spread: set[str] = set()
+
+    def run(given: list, args: list) -> tuple[list, logdict]:
+        """What one device does."""
+        pairs = zip(given, is_own, strict=True)
+        own = [x.reshape(x.shape[1:]) if is_own else x for x, is_own in pairs]
+        walk = jax.tree.unflatten(tree, own).on_device()
+        outs, logs = walk(eqn.params["jaxpr"], *args)
+        entries = same_everywhere(logs.rows())
+        spread.update(_spread(entries, eqn))
+        size = math.prod(axes.values())
+        return outs, logdict.of(
+            {k: _on_axis(own, size) if k in spread else own for k, own in entries.items()}
+        )
+
+    def look(given: list, args: list) -> tuple:
+        staged.append(stage(run, given, args))
+        return ()
+
+    def flat(given: list, args: list) -> list:
+        return jax.tree.leaves(staged[0](*given, *args))
+
+    inputs = given, list(args)
+    jax.eval_shape(_compat.shard_map(look, eqn, in_specs, ()), *inputs)
+    log_specs = _log_specs(staged[0].shape[1], spread, axes)
+    out_specs = [*eqn.params["out_specs"], *log_specs]
+    leaves = _compat.shard_map(flat, eqn, in_specs, out_specs)(*inputs)
+    outs, logs = staged[0].output(leaves)
+    return outs, logdict.of(
+        {k: _combined(own) if k in spread else own for k, own in logs.rows().items()}
+    )
+
+
+def _spread(entries: Mapping[str, Entry], eqn: JaxprEqn) -> list[str]:
+    """The keys that may differ from device to device."""
+    axes, is_known = _compat.mapped_axes(eqn).keys(), eqn.params["check_vma"]
+
+    def differs(own: Entry) -> bool:
+        return any(_compat.varying(x) & axes for x in jax.tree.leaves(own))
+
+    return [
+        key
+        for key, own in entries.items()
+        if not is_token(key) and (not is_known or differs(own))
+    ]
+
+
+def _on_axis(own: Entry, size: int) -> Entry:
+    """The rows of one of `size` devices, with an axis of devices after time."""
+    batch = (size, *own.batch)
+    if isinstance(own, Reduced):
+        return own.map(lambda x: lax.expand_dims(x, (0,)), batch=batch)
+    count = None if own.count is None else lax.expand_dims(own.count, (0,))
+    at = int(own.time)
+    wide = own.map(lambda x: lax.expand_dims(x, (at,)), batch=batch, count=count)
+    return wide.replace(ndim=own.ndim + 1)
+
+
+def _log_specs(logs: logdict, spread: set[str], axes: dict[str, int]) -> list:
+    def place(key: str, own: Entry) -> Entry:
+        """Where each array has the axis of devices, -1 if it has none."""
+        at = int(own.time) if key in spread else -1
+        placed = own.map(lambda _: at)
+        if isinstance(own, Reduced) or own.count is None:
+            return placed
+        return placed.replace(count=min(at, 0))
+
+    placed = logdict.of({key: place(key, own) for key, own in logs.rows().items()})
+    return [_spec(None if at < 0 else at, axes) for at in jax.tree.leaves(placed)]
+
+
+def _spec(at: int | None, axes: dict[str, int]) -> PartitionSpec:
+    """The spec of an array whose axis `at` is that of the devices. None: it has none."""
+    return PartitionSpec() if at is None else PartitionSpec(*[None] * at, tuple(axes))
+
+
+def _combined(own: Entry) -> Entry:
+    """The rows with those of all devices reduced to one, if the reduction asks for it."""
+    if not isinstance(own, Reduced) or not own.reduction.devices:
+        return own
+    total = _folded(own)
+    if callable(own.reduction.devices):
+        over = own.reduction.devices
+        for _ in total.batch:
+            over = jax.vmap(over, in_axes=1)
+        total = total.replace(value=[over(x) for x in own.value])
+    return total.replace(paths=own.paths)
+
+
+def _folded(own: Reduced) -> Reduced:
+    """Combine neighbours until one is left, in the order of the devices."""
+    size = own.batch[0]
+    if size == 1:
+        return own.map(lambda x: x[0], batch=own.batch[1:])
+    n = size // 2
+    pairs = [
+        own.map(lambda x, i=i: x[i : 2 * n : 2], batch=(n, *own.batch[1:])) for i in (0, 1)
+    ]
+    both = combine("", pairs)
+    if size % 2:
+        last = own.map(lambda x: x[2 * n :], batch=(1, *own.batch[1:]))
+        joined = jax.tree.map(
+            lambda *xs: jnp.concatenate(xs),
+            *(x.replace(batch=(), paths=()) for x in (both, last)),
+        )
+        both = joined.replace(batch=(n + 1, *own.batch[1:]))
+    return _folded(both)
