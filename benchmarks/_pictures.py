@@ -41,7 +41,9 @@ def draw(figures: dict) -> None:
 
 def draw_programs(programs: dict) -> None:
     """Time without logs is 1: a dot for each way in each program, with its quartiles."""
-    figure, axes = plt.subplots(figsize=(8, 0.75 * len(programs) + 1.6), layout="constrained")
+    figure, axes = plt.subplots(
+        figsize=(8, 0.75 * len(programs) + 1.6), layout="constrained"
+    )
     shown = [way for way in COLORS if way != "no logs"]
     for row, measured in enumerate(programs.values()):
         for k, way in enumerate(shown):
@@ -51,7 +53,9 @@ def draw_programs(programs: dict) -> None:
             label = way if row == 0 else None
             axes.plot(median, at, "o", ms=4, color=COLORS[way], label=label)
     axes.axvline(1, color="0.8", zorder=0)
-    axes.set(xscale="log", xlabel="time ÷ no logs", yticks=[-i for i in range(len(programs))])
+    axes.set(
+        xscale="log", xlabel="time ÷ no logs", yticks=[-i for i in range(len(programs))]
+    )
     axes.set_yticklabels(list(programs))
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     save(figure, "programs")

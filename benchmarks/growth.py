@@ -12,7 +12,7 @@ from _ways import BARE, HAND, Subject, Way, all_ways, host_calls
 from cases import Case, loop
 
 # Seconds for the race at one point; what would take longer than the limit is left out.
-RACE, LIMIT = 1.0, 1.5
+RACE, LIMIT = 1.0, 3.0
 WAYS = [
     BARE, HAND, "jax.debug.callback", "lox.spool", 'lox.spool(reduce="mean")',
     "lox.spool(interval=10)", "lox.tap", "lox.tap(batch=100)",
@@ -54,18 +54,10 @@ def curve(axis: Axis, ways: dict[str, Way]) -> dict:
             for what, value in values.items():
                 each = found[name].setdefault(what, [None] * len(axis.sizes))
                 each[i] = value
-        # Which of them would take too long at the next size?
-        last = axis.sizes[min(i + 1, len(axis.sizes) - 1)] / size
-        going = {
-            name: way
-            for name, way in going.items()
-            if longest(found[name], i) * last <= LIMIT
-        }
+        for more in axis.sizes[i + 1 : i + 2]:
+            expected = {name: found[name].get("time", [0] * (i + 1))[i] for name in going}
+            going = {n: w for n, w in going.items() if expected[n] * more / size <= LIMIT}
     return {"sizes": axis.sizes, "ways": found}
-
-
-def longest(found: dict[str, list], i: int) -> float:
-    return found.get("time", found.get("tracing", [0] * (i + 1)))[i]
 
 
 def all_of(subjects: dict[str, Subject]) -> dict[str, dict[str, float]]:
@@ -102,9 +94,7 @@ def tracing(subjects: dict[str, Subject]) -> dict[str, dict[str, float]]:
 
 
 def of_loop(*, steps: int = STEPS, seeds: int = 1, **options) -> Case:
-    logged, by_hand = (
-        ft.partial(fun, **options) for fun in (loop.logged, loop.by_hand)
-    )
+    logged, by_hand = (ft.partial(fun, **options) for fun in (loop.logged, loop.by_hand))
     return Case("loop", "", logged, by_hand, steps=steps, seeds=seeds)
 
 
@@ -125,9 +115,7 @@ AXES = {
     "steps": Axis([10**n for n in (3, 4, 5, 6)], lambda n: of_loop(steps=n), all_of),
     "metrics": Axis([1, 3, 10, 30, 100], lambda n: of_loop(metrics=n), all_of),
     "seeds": Axis([1, 8, 64, 512], lambda n: of_loop(seeds=n), all_of),
-    "elements": Axis(
-        [1, 64, 4096], lambda n: of_loop(shape=(math.isqrt(n),) * 2), all_of
-    ),
+    "elements": Axis([1, 64, 4096], lambda n: of_loop(shape=(math.isqrt(n),) * 2), all_of),
     "log calls": Axis([1, 10, 100, 1000], of_layers, tracing),
 }
 COLUMNS = [

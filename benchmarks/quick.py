@@ -58,4 +58,3 @@ def text(subject: Subject) -> str:
 
 def analysed(subject: Subject) -> dict[str, float]:
     return costs(subject.lower().compile(compiler_options=FAST))
-

@@ -62,8 +62,8 @@ def errors(params, batch):
 
 CASE = Case(
     "mlp",
-    "A network with one hidden layer, 1,000 steps of gradient descent in one scan; loss and "
-    "accuracy are logged inside of the loss.",
+    "A network with one hidden layer, 1,000 steps of gradient descent in one scan; loss "
+    "and accuracy are logged inside of the loss.",
     logged,
     by_hand,
     steps=1000,

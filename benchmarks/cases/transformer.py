@@ -96,9 +96,7 @@ def normalised(x):
 
 def errors(params, x, tokens):
     logits = normalised(x[:, :-1]) @ params["embedding"].T
-    right = jnp.take_along_axis(
-        jax.nn.log_softmax(logits), tokens[:, 1:, None], axis=-1
-    )
+    right = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[:, 1:, None], axis=-1)
     return -right.mean(), (logits.argmax(-1) == tokens[:, 1:]).mean()
 
 

@@ -38,8 +38,10 @@ class Layer(nn.Module):
     def __call__(self, x, _):
         width = transformer.WIDTH
         shapes = {
-            "attend": (width, 3 * width), "in": (width, 2 * width), "out": (2 * width, width)
-        }  # fmt: skip
+            "attend": (width, 3 * width),
+            "in": (width, 2 * width),
+            "out": (2 * width, width),
+        }
         x = transformer.block(x, given(self, shapes))
         self.sow("logs", "activation", norm(x))
         return x, None
