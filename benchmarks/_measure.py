@@ -26,7 +26,7 @@ class Figure:
 
 
 # Seconds that one function runs in one round, and that all rounds take together.
-ROUND, BUDGET = 0.002, 3.0
+ROUND, BUDGET = 0.002, 2.0
 LEAST, MOST = 7, 1000
 HEADER = ["", "ratio", "quartiles", "goal", "ours ÷ other"]
 

@@ -60,12 +60,11 @@ class Subject:
     def compile(self):
         return self.lower().compile()
 
-    def runner(self) -> Callable[[], object]:
-        """Runs it until everything has arrived."""
-        fun = self.way.jitted(self.case, self.steps, self.seeds)
+    def runner(self, program: Callable) -> Callable[[], object]:
+        """Runs it, compiled, until everything has arrived."""
 
         def run():
-            out = jax.block_until_ready(fun(*self.args))
+            out = jax.block_until_ready(program(*self.args))
             self.way.wait()
             return out
 

@@ -48,7 +48,8 @@ VERSION = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
 
 
 def run(command: list) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
+    environment = {**inherited, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )

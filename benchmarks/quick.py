@@ -46,7 +46,8 @@ def check_host_calls(ways: dict[str, Way]) -> None:
     case = of_loop(metrics=2, steps=STEPS)
     for name, expected in {"lox.tap": STEPS, "lox.tap(batch=100)": 3}.items():
         for seeds in SEEDS:
-            calls = host_calls(ways[name].subject(case, STEPS, seeds).runner())
+            subject = ways[name].subject(case, STEPS, seeds)
+            calls = host_calls(subject.runner(subject.compile()))
             assert calls == expected, (
                 f"`{name}` makes {calls} host calls for {seeds} seeds, not {expected}."
             )
