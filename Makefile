@@ -5,6 +5,9 @@ PYTHON ?= $(shell tools/find-python)
 VENV   := .venv
 FUZZ   ?= 3000
 
+# Libraries that have lox inside in a test. gymnax may hold JAX back (1.0.1: below 0.12).
+LIBRARIES := diffrax distrax equinox flax gymnax optax optimistix
+
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTEST := python -m pytest
@@ -29,8 +32,12 @@ help: ## List the targets
 		awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
 
 .PHONY: demo
-demo: $(READY) ## Train a small network on 8 seeds and plot what it logged
-	@$(CALM) MPLBACKEND=agg $(BIN)/python examples/train.py
+demo: $(READY) ## Train PPO on CartPole with 8 seeds, show and keep what it logs
+	@$(CALM) $(BIN)/python examples/ppo.py --out build/demo
+
+.PHONY: pictures
+pictures: $(READY) ## Draw the pictures of the examples in docs/pictures anew
+	@$(CALM) $(BIN)/python tools/pictures.py $(ARGS)
 
 .PHONY: test
 test: $(READY) ## Run the tests on the newest JAX
@@ -51,6 +58,10 @@ test-jax: ## Run the tests on the oldest, a middle and the newest JAX
 
 test-jax-%: .venv-jax-%/.ready
 	@$(<D)/bin/$(PYTEST) $(ARGS)
+
+.PHONY: test-libraries
+test-libraries: .venv-libraries/.ready ## Run the tests with flax, equinox, diffrax and others
+	@$(<D)/bin/$(PYTEST) tests/test_libraries.py $(ARGS)
 
 .PHONY: coverage
 coverage: $(READY) ## Run the tests and show the lines and branches that they miss
@@ -74,9 +85,14 @@ lint: $(READY) ## Run ruff and pyright
 	@$(BIN)/ruff format --check
 	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 
+.PHONY: docs
+docs: $(READY) ## Build the documentation, build/docs/index.html
+	@$(BIN)/sphinx-build -E -W --keep-going -n -q -d build/doctrees docs build/docs
+	@echo build/docs/index.html
+
 .PHONY: clean
 clean: ## Remove the environments and all that was built
-	rm -rf .venv .venv-jax-* .venv-peer-* build dist .coverage .pytest_cache .ruff_cache
+	rm -rf .venv .venv-jax-* .venv-libraries .venv-peer-* build dist .coverage .pytest_cache .ruff_cache
 	find lox logify tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml
@@ -102,4 +118,13 @@ PEER-oryx    := oryx jax==0.5.0
 	@rm -rf $(@D)
 	@$(shell tools/find-python 3.12 3.13) -m venv $(@D)
 	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check $(PEER-$*) nanoarrow rich
+	@touch $@
+
+# Without the trackers, with which pip takes very long to find versions that fit.
+.venv-libraries/.ready: pyproject.toml
+	@echo "Setting up $(@D) ($$($(PYTHON) --version))"
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check \
+		-e . pytest pytest-xdist $(LIBRARIES)
 	@touch $@

@@ -1,12 +1,20 @@
-"""What examples in docstrings and pages have: some names, and a folder of their own."""
+"""What examples in docstrings and pages have: some names, and a folder of their own.
+
+And what they share with the tests: trackers that stay on this machine.
+"""
 
 import pytest
+
+# It is Sphinx's, and nothing to collect.
+collect_ignore = ["docs/conf.py"]
 
 
 @pytest.fixture(autouse=True)
 def _names(request: pytest.FixtureRequest, doctest_namespace: dict) -> None:
     if not isinstance(request.node, pytest.DoctestItem):
         return
+    if request.node.name == "trackers.md":
+        request.getfixturevalue("offline")
     import jax
     import jax.numpy as jnp
 
@@ -14,3 +22,31 @@ def _names(request: pytest.FixtureRequest, doctest_namespace: dict) -> None:
 
     doctest_namespace.update(jax=jax, jnp=jnp, lox=lox)
     request.getfixturevalue("monkeypatch").chdir(request.getfixturevalue("tmp_path"))
+
+
+@pytest.fixture(scope="session")
+def offline(tmp_path_factory):
+    """Keep all trackers on this machine, and in folders of the tests."""
+    home = tmp_path_factory.mktemp("trackers")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("DIR", "CACHE_DIR", "CONFIG_DIR", "DATA_DIR", "ARTIFACT_DIR"):
+            patch.setenv(f"WANDB_{name}", str(home / "wandb"))
+        patch.setenv("WANDB_MODE", "offline")
+        patch.setenv("WANDB_ERROR_REPORTING", "false")
+        patch.setenv("TRACKIO_DIR", str(home / "trackio"))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+        patch.setenv("DO_NOT_TRACK", "true")
+        (home / "wandb").mkdir()
+        yield home
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Import MLflow, which takes seconds, where its tests do."""
+    for item in items:
+        if item.name == "trackers.md":
+            item.add_marker(pytest.mark.xdist_group("mlflow"))
+            item.add_marker(
+                pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
+            )

@@ -14,6 +14,7 @@ import jaxlib
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "benchmarks/figures.json"
 README = ROOT / "benchmarks/README.md"
+PAGE, TEMPLATE = ROOT / "docs/benchmarks.md", ROOT / "benchmarks/page.md"
 START, END = "<!-- figures -->", "<!-- end of figures -->"
 
 
@@ -40,6 +41,14 @@ def render(figures: dict, order: list[str]) -> None:
         parts += [own["setting"]] if len(shared) > 1 else []
         parts.append(own["text"])
     write(README, updated(README.read_text(), "\n\n".join(parts)))
+
+
+def publish() -> None:
+    """Put the page into the docs as soon as all of its pictures are there."""
+    page = TEMPLATE.read_text()
+    pictures = re.findall(r"\((pictures/.*?)\)", page)
+    if all((PAGE.parent / picture).exists() for picture in pictures):
+        write(PAGE, page)
 
 
 def updated(text: str, figures: str) -> str:

@@ -57,8 +57,7 @@ def measure(name: str, *, write: bool) -> None:
         figures = _report.keep(name, title, text, data)
         _report.render(figures, SECTIONS)
         _pictures.draw(figures)
-    # What trackers leave running must not keep the process.
-    sys.stdout.flush()
+        _report.publish()
 
 
 def section(name: str) -> tuple[str, str, dict]:

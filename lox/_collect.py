@@ -127,9 +127,10 @@ class Collect:
         return None if any(jax.tree.leaves(batched)) else self
 
     def per_device(self, records: Sequence[Record]) -> "Collect":
-        keys = {self._entry(key, record) for record in records for key in record.keys}
-        shared = jax.tree.map(lambda _: False, self)
-        return dataclasses.replace(shared, offsets={k: k in keys for k in self.offsets})
+        at = {self._entry(key, own): own.outer for own in records for key in own.keys}
+        shared = jax.tree.map(lambda _: -1, self)
+        offsets = {key: at.get(key, -1) for key in self.offsets}
+        return dataclasses.replace(shared, offsets=offsets)
 
     def on_device(self) -> "Collect":
         return self
@@ -182,7 +183,7 @@ class Collect:
             if rows.sure and not rows.path:
                 rows = rows.replace(valid=None)
         rows = without_ghosts(rows)
-        return rows.replace(path=(), sure=True, bound=1, where=Where())
+        return rows.replace(path=(), outer=0, sure=True, bound=1, where=Where())
 
     def _wants(self, key: str, record: Record) -> bool:
         if self.keys is not None and key not in self.keys:

@@ -1,6 +1,7 @@
 """Everything that knows JAX's private parts or asks for its version."""
 
 import contextlib
+import contextvars
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from jax._src import (
     source_info_util as _source_info,
 )
 from jax._src.debugging import DebugEffect as _DebugEffect
-from jax._src.interpreters import partial_eval as _pe
+from jax._src.interpreters import batching as _batching, partial_eval as _pe
 from jax._src.sharding_impls import UnspecifiedValue
 from jax.core import eval_jaxpr
 from jax.experimental.buffer_callback import buffer_callback
@@ -180,6 +181,18 @@ def constant(literal: Literal) -> Any:
         return np.asarray(literal.val, dtype)
     with _enable_x64(True):
         return jnp.asarray(literal.val, dtype)
+
+
+def array(x: Any) -> Any:
+    """The same, a constant of a program as NumPy's array and not one of JAX's own kind."""
+    return np.asarray(x) if isinstance(x, _CONSTANTS) else x
+
+
+_CONSTANTS = tuple(
+    getattr(_literals, name)
+    for name in ("LiteralArray", "TypedNdArray")  # JAX < 0.8, and since then
+    if hasattr(_literals, name)
+)
 
 
 def scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
@@ -412,6 +425,26 @@ def shard_map(fun: Callable, eqn: JaxprEqn, in_specs: Any, out_specs: Any) -> Ca
     )
     # Otherwise JAX would run, and compile, each operation by itself.
     return jax.jit(mapped) if staged_program() is None else mapped
+
+
+def is_around_shard_map(axis: Any) -> bool:
+    """Whether the `vmap` over this axis is around the `shard_map` that we are in."""
+    return any(axis is other for other in _vmaps_around.get())
+
+
+_vmaps_around = contextvars.ContextVar[tuple]("vmaps_around", default=())
+
+
+def _batch_shard_map(trace: Any, *args: Any, **params: Any) -> Any:
+    token = _vmaps_around.set((*_vmaps_around.get(), trace.axis_data))
+    try:
+        return _batch_shard_map_itself(trace, *args, **params)
+    finally:
+        _vmaps_around.reset(token)
+
+
+_batch_shard_map_itself = _batching.BatchTrace.process_shard_map  # pyright: ignore[reportAttributeAccessIssue]
+_batching.BatchTrace.process_shard_map = _batch_shard_map  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def manual_axes() -> dict[str, bool]:

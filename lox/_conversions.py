@@ -126,7 +126,8 @@ class Conversions:
                 the number of the row.
             axes: The `Axes` of matplotlib to draw into: one for each curve, or a single
                 one for all. Default: a new figure.
-            band: `"std"`, `"range"`, or None to draw every example.
+            band: `"std"`, `"range"`, `"80%"` (without the highest and the lowest tenth), or
+                None to draw every example.
 
         Returns:
             The figure. Needs the extra `jax-lox[plot]`.

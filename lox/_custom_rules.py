@@ -80,7 +80,8 @@ def _custom_vjp(walk, eqn, *args):
 
     def backward(residual, cotangents):
         cts = [_zero(ct.aval) if type(ct) is SymbolicZero else ct for ct in cotangents[0]]
-        given = iter(residual.pullback(cts))
+        # A rule may run a program that it traced in the forward pass, with records in it.
+        given = iter(walk.forwarded(lambda: residual.pullback(cts))())
         return None, *(
             next(given) if i in residual.live else None for i in range(len(args))
         )

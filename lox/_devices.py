@@ -15,6 +15,7 @@ from ._chain import is_token, same_everywhere
 from ._logdict import logdict
 from ._merge import Entry
 from ._reduced import Reduced, combine
+from ._rows import Rows
 from ._stage import Staged, stage
 
 
@@ -25,16 +26,15 @@ def on_devices(walk, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
     """
     axes = _compat.mapped_axes(eqn)
     given, tree = jax.tree.flatten(walk)
-    is_own = jax.tree.leaves(walk.per_device(eqn))
-    specs = [_spec(0 if own else None, axes) for own in is_own]
-    in_specs = (specs, list(eqn.params["in_specs"]))
+    places = jax.tree.leaves(walk.per_device(eqn))
+    in_specs = ([_spec(at, axes) for at in places], list(eqn.params["in_specs"]))
     staged: list[Staged] = []
     spread: set[str] = set()
 
     def run(given: list, args: list) -> tuple[list, logdict]:
         """What one device does."""
-        pairs = zip(given, is_own, strict=True)
-        own = [x.reshape(x.shape[1:]) if is_own else x for x, is_own in pairs]
+        pairs = zip(given, places, strict=True)
+        own = [x if at < 0 else lax.squeeze(x, (at,)) for x, at in pairs]
         walk = jax.tree.unflatten(tree, own).on_device()
         outs, logs = walk(eqn.params["jaxpr"], *args)
         entries = same_everywhere(logs.rows())
@@ -77,38 +77,43 @@ def _spread(entries: Mapping[str, Entry], eqn: JaxprEqn) -> list[str]:
 
 
 def _on_axis(own: Entry, size: int) -> Entry:
-    """The rows of one of `size` devices, with an axis of devices after time."""
-    batch = (size, *own.batch)
+    """The rows of one of `size` devices, with an axis of devices.
+
+    It comes after time and the `vmap`s outside of the `shard_map`, before those inside.
+    """
+    at = own.outer
+    batch = (*own.batch[:at], size, *own.batch[at:])
     if isinstance(own, Reduced):
-        return own.map(lambda x: lax.expand_dims(x, (0,)), batch=batch)
-    count = None if own.count is None else lax.expand_dims(own.count, (0,))
-    at = int(own.time)
-    wide = own.map(lambda x: lax.expand_dims(x, (at,)), batch=batch, count=count)
-    return wide.replace(ndim=own.ndim + 1)
+        return own.map(lambda x: lax.expand_dims(x, (at,)), batch=batch)
+    count = None if own.count is None else lax.expand_dims(own.count, (at,))
+    wide = own.map(lambda x: lax.expand_dims(x, (own.time + at,)), batch=batch)
+    return wide.replace(ndim=own.ndim + 1, count=count)
 
 
 def _log_specs(logs: logdict, spread: set[str], axes: dict[str, int]) -> list:
     def place(key: str, own: Entry) -> Entry:
         """Where each array has the axis of devices, -1 if it has none."""
-        at = int(own.time) if key in spread else -1
-        placed = own.map(lambda _: at)
-        if isinstance(own, Reduced) or own.count is None:
-            return placed
-        return placed.replace(count=min(at, 0))
+        at = own.outer if key in spread else -1
+        placed = own.map(lambda _: at if at < 0 else own.time + at)
+        is_counted = isinstance(own, Rows) and own.count is not None
+        return placed.replace(count=at) if is_counted else placed
 
     placed = logdict.of({key: place(key, own) for key, own in logs.rows().items()})
-    return [_spec(None if at < 0 else at, axes) for at in jax.tree.leaves(placed)]
+    return [_spec(at, axes) for at in jax.tree.leaves(placed)]
 
 
-def _spec(at: int | None, axes: dict[str, int]) -> PartitionSpec:
-    """The spec of an array whose axis `at` is that of the devices. None: it has none."""
-    return PartitionSpec() if at is None else PartitionSpec(*[None] * at, tuple(axes))
+def _spec(at: int, axes: dict[str, int]) -> PartitionSpec:
+    """The spec of an array whose axis `at` is that of the devices; -1: it has none."""
+    return PartitionSpec() if at < 0 else PartitionSpec(*[None] * at, tuple(axes))
 
 
 def _combined(own: Entry) -> Entry:
     """The rows with those of all devices reduced to one, if the reduction asks for it."""
     if not isinstance(own, Reduced) or not own.reduction.devices:
         return own
+    size, rest = own.batch[own.outer], list(own.batch)
+    rest.pop(own.outer)
+    own = own.map(lambda x: jnp.moveaxis(x, own.outer, 0), batch=(size, *rest))
     total = _folded(own)
     if callable(own.reduction.devices):
         over = own.reduction.devices

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import jax
 import numpy as np
-from jax.core import Tracer
 
 FEW = 8  # elements that are written in full
 ENDS = 2  # elements shown at either end of more
@@ -35,6 +33,9 @@ def short(value: Any) -> str:
 def _has_elements(value: Any) -> bool:
     if isinstance(value, np.ndarray | np.generic):
         return True
+    import jax  # the command line shows NumPy arrays without it
+    from jax.core import Tracer
+
     if isinstance(value, Tracer) or not isinstance(value, jax.Array):
         return False
     is_key = jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)

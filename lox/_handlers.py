@@ -87,7 +87,7 @@ class Tap:
 
     def per_device(self, records: Sequence[Record]) -> "Tap":
         collect = self.collect.per_device(records)
-        shared = jax.tree.map(lambda _: False, self)
+        shared = jax.tree.map(lambda _: -1, self)
         return dataclasses.replace(shared, collect=collect)
 
     def on_device(self) -> "Tap":
@@ -112,7 +112,7 @@ def _one_record(entries: Mapping[str, Entry], run: Any, lanes: tuple[int, ...]) 
     n = len(lanes)
     rows = {
         key: without_keys(
-            own.replace(path=(), sure=True, bound=1, count=None, where=Where())
+            own.replace(path=(), outer=0, sure=True, bound=1, count=None, where=Where())
         )
         for key, own in entries.items()
         if not key.startswith(COUNT)
@@ -184,7 +184,7 @@ class _Passing:
         return None if any(jax.tree.leaves(batched)) else self
 
     def per_device(self, records: Sequence[Record]) -> Any:
-        return jax.tree.map(lambda _: False, self)
+        return jax.tree.map(lambda _: -1, self)
 
     def on_device(self) -> Any:
         return self

@@ -76,9 +76,10 @@ class Handler(Protocol):
         ...
 
     def per_device(self, records: Sequence[Record]) -> Any:
-        """Which of its arrays are one for each device of a `shard_map`, given what it logs.
+        """Which axis of its arrays is that of the devices of a `shard_map`; -1: none.
 
-        They have the axis of devices in front.
+        Args:
+            records: What is logged in there.
         """
         ...
 
@@ -216,7 +217,7 @@ class Walk:
         return None if handler is None else Walk(handler)
 
     def per_device(self, eqn: JaxprEqn) -> "Walk":
-        """Which arrays are one for each device of a `shard_map`."""
+        """Which axis of its arrays is that of the devices of a `shard_map`; -1: none."""
         return Walk(self.handler.per_device(list(records_in(eqn.params))))
 
     def on_device(self) -> "Walk":
@@ -266,7 +267,9 @@ class Walk:
         walk, parts = self, []
         for eqn in eqns:
             arrays = [
-                _compat.constant(atom) if isinstance(atom, Literal) else read(atom)
+                _compat.constant(atom)
+                if isinstance(atom, Literal)
+                else _compat.array(read(atom))
                 for atom in eqn.invars
             ]
             (record,) = jax.tree.unflatten(eqn.params["form"], arrays)
@@ -366,13 +369,17 @@ def records_in(params: Any, *, on_their_way: bool = True) -> Iterator[Record]:
                 inside = records_in(eqn.params, on_their_way=on_their_way)
                 devices = _compat.device_count(eqn)
                 for record in inside:
-                    yield record.replace(batch=(*devices, *record.batch))
+                    outer, inner = (
+                        record.batch[: record.outer],
+                        record.batch[record.outer :],
+                    )
+                    yield record.replace(batch=(*outer, *devices, *inner))
 
 
 def _constant(x: Any) -> Any:
     """The same value without derivatives."""
-    is_inexact = jax.dtypes.issubdtype(x.dtype, np.inexact)
-    return jax.lax.stop_gradient(x) if is_inexact else x
+    has_derivatives = isinstance(x, Tracer) and jax.dtypes.issubdtype(x.dtype, np.inexact)
+    return jax.lax.stop_gradient(x) if has_derivatives else x
 
 
 def _donates(jaxpr: Any) -> bool:

@@ -48,9 +48,8 @@ def load(
         LookupError: If there is no such key, run or session.
 
     Example:
-        >>> folder = getfixture("tmp_path")
-        >>> lox.save(lox.logdict({"loss": 0.5, "accuracy": 0.9}), folder)
-        >>> lox.load(folder, "loss")
+        >>> lox.save(lox.logdict({"loss": 0.5, "accuracy": 0.9}), "results")
+        >>> lox.load("results", "loss")
         {'loss': 0.5}
     """
     wanted = [argnames] if isinstance(argnames, str) else argnames
@@ -60,6 +59,12 @@ def load(
             return _load(path, wanted, words, session)
         except Stale:
             continue
+
+
+def of_run(path: Any, now: Snapshot, run: int, keys: Sequence[str]) -> logdict:
+    """Some keys of a run in one session."""
+    [own] = _of_session(path, now, [run], keys)
+    return logdict.of({key: _rows(rows) for key, rows in own.items()})
 
 
 def _load(

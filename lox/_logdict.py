@@ -108,12 +108,14 @@ class logdict(dict[str, Any], Conversions):
 
     @property
     def slice(self) -> "Slice[logdict]":
-        """Rows of every key and its steps: `logs.slice[10:20]`, `logs.slice[-1:]`.
+        """Some rows of every key, with their steps.
 
         Example:
             >>> logs = lox.logdict({"x": 1.0}) + lox.logdict({"x": 2.0})
             >>> logs.slice[1:]
             {'x': [2.0]}
+            >>> logs.slice[:1]
+            {'x': [1.0]}
         """
         return Slice(self)
 

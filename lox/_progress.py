@@ -115,7 +115,7 @@ class Count:
         return dataclasses.replace(self, token=token)
 
     def per_device(self, records: Sequence[Record]) -> "Count":
-        return jax.tree.map(lambda _: False, self)
+        return jax.tree.map(lambda _: -1, self)
 
     def on_device(self) -> "Count":
         coordinates = list(_compat.coordinates().values())

@@ -28,6 +28,7 @@ class Record:
         keys: The keys, in the order they were logged.
         tags: The tags of all keys.
         batch: Sizes of the axes that `vmap` put in front.
+        outer: How many of these are from outside of the `shard_map` around.
         path: The branches of vmapped `cond`s around it.
         sure: Whether `valid` says nothing but which examples took `path`.
         reduce: The reduction that the call of `log` asks for.
@@ -41,6 +42,7 @@ class Record:
     keys: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     batch: tuple[int, ...] = ()
+    outer: int = 0
     path: tuple[Branch, ...] = ()
     sure: bool = True
     reduce: Any = None
@@ -48,8 +50,8 @@ class Record:
 
     def tree_flatten(self) -> tuple[tuple, tuple]:
         children = self.values, self.steps, self.valid, self.anchors
-        form = (self.keys, self.tags, self.batch, self.path, self.sure, self.reduce)
-        return children, (*form, self.heard)
+        form = (self.keys, self.tags, self.batch, self.outer, self.path, self.sure)
+        return children, (*form, self.reduce, self.heard)
 
     @classmethod
     def tree_unflatten(cls, form: tuple, children: Iterable[Any]) -> "Record":
@@ -81,6 +83,7 @@ class Record:
                 valid=self.valid,
                 ndim=np.ndim(jax.tree.leaves(value)[0]),
                 batch=self.batch,
+                outer=self.outer,
                 tags=self.tags,
                 path=self.path,
                 sure=self.sure,
@@ -112,15 +115,17 @@ def record_primitive(
         outs = primitive.bind(*primals, **params)
         return outs, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in outs]
 
-    def batch(args, axes, *, form, **params):
-        size = next(x.shape[i] for x, i in zip(args, axes, strict=True) if i is not None)
+    def batch(axis, args, axes, *, form, **params):
+        if all(at is None for at in axes):
+            outs = primitive.bind(*args, form=form, **params)
+            return outs, [None] * len(outs)
         tokens = [
-            x if axis is None else x.max(axis)
-            for x, axis in zip(args[:chained], axes[:chained], strict=True)
+            x if at is None else x.max(at)
+            for x, at in zip(args[:chained], axes[:chained], strict=True)
         ]
         each = iter(axes[chained:])
         records = jax.tree.unflatten(form, args[chained:])
-        records = [_batched(record, each, size) for record in records]
+        records = [_batched(record, each, axis) for record in records]
         outs = bind(primitive, records, tokens, **params)
         return outs, [None] * len(outs)
 
@@ -133,7 +138,7 @@ def record_primitive(
 
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
-    batching.primitive_batchers[primitive] = batch
+    batching.fancy_primitive_batchers[primitive] = batch
     _compat.leaves_keys_unused(primitive)
     return primitive, effect
 
@@ -148,20 +153,21 @@ def bind(
     return primitive.bind(*tokens, *leaves, form=form, **{**params, "keys": keys})
 
 
-def _batched(record: Record, axes: Iterator[int | None], size: int) -> Record:
+def _batched(record: Record, axes: Iterator[int | None], axis: Any) -> Record:
     """The record with its batch axis in front. One that has any is batched whole."""
     leaves, form = jax.tree.flatten(record)
     own = list(it.islice(axes, len(leaves)))
-    if all(axis is None for axis in own):
+    if all(at is None for at in own):
         return record
     arrays = [
-        jnp.broadcast_to(x, (size, *jnp.shape(x)))
-        if axis is None
-        else jnp.moveaxis(x, axis, 0)
-        for x, axis in zip(leaves, own, strict=True)
+        jnp.broadcast_to(x, (axis.size, *jnp.shape(x)))
+        if at is None
+        else jnp.moveaxis(x, at, 0)
+        for x, at in zip(leaves, own, strict=True)
     ]
     batched = jax.tree.unflatten(form, arrays)
-    return batched.replace(batch=(size, *batched.batch))
+    outer = batched.outer + _compat.is_around_shard_map(axis)
+    return batched.replace(batch=(axis.size, *batched.batch), outer=outer)
 
 
 def is_array(x: Any) -> bool:

@@ -35,6 +35,7 @@ class Reduced:
     row: Any = static()
     reduction: Reduction = static()
     batch: tuple[int, ...] = static(default=())
+    outer: int = static(default=0)
     tags: tuple[str, ...] = static(default=())
     paths: tuple[tuple[Branch, ...], ...] = static(default=())
     where: Where = static(default=Where())
@@ -54,7 +55,7 @@ class Reduced:
 
     def without_batch_axis(self) -> "Reduced":
         """The same when the first batch axis has become one in front."""
-        return self.replace(batch=self.batch[1:])
+        return self.replace(batch=self.batch[1:], outer=max(self.outer - 1, 0))
 
     def map(self, fun: Callable, **changes: Any) -> "Reduced":
         return jax.tree.map(fun, self).replace(**changes)
@@ -84,6 +85,7 @@ def reduced(key: str, rows: Rows, reduction: Reduction) -> Reduced:
         row=(treedef, forms),
         reduction=reduction,
         batch=rows.batch,
+        outer=rows.outer,
         tags=rows.tags,
         paths=(rows.path,) if rows.sure else (),
         where=rows.where,
@@ -164,6 +166,7 @@ def form(key: str, parts: Sequence[Reduced]) -> Reduced:
         value=jax.eval_shape(lambda x: x, widest.value),
         steps=steps,
         batch=widest.batch,
+        outer=widest.outer,
         tags=tuple(dict.fromkeys(tag for part in parts for tag in part.tags)),
         valid=mask,
         masks=dict.fromkeys(sorted(partial), mask),

@@ -58,7 +58,8 @@ class Rows:
         count: How many rows there were before only the last ones were kept, `*batch`.
         time: Whether there is a time axis. Without it this is a single row.
         ndim: The rank that a row has in the first array of the value.
-        batch: Sizes of the axes that `vmap` gave to a row.
+        batch: Sizes of the axes that `vmap` and `shard_map` gave to a row.
+        outer: How many of these are from outside of the `shard_map` around.
         tags: The tags of the key.
         path: The branches of vmapped `cond`s around these rows.
         sure: Whether each example that takes the path logs all of these rows.
@@ -75,6 +76,7 @@ class Rows:
     time: bool = static(default=False)
     ndim: int = static(default=0)
     batch: tuple[int, ...] = static(default=())
+    outer: int = static(default=0)
     tags: tuple[str, ...] = static(default=())
     path: tuple[Branch, ...] = static(default=())
     sure: bool = static(default=True)
@@ -107,7 +109,8 @@ class Rows:
 
     def without_batch_axis(self) -> "Rows":
         """The same when the first batch axis has become one in front."""
-        return self.replace(batch=self.batch[1:], ndim=self.ndim - 1)
+        outer = max(self.outer - 1, 0)
+        return self.replace(batch=self.batch[1:], outer=outer, ndim=self.ndim - 1)
 
     def map(self, fun: Callable, **changes: Any) -> "Rows":
         """Apply `fun` to every array that has rows."""
@@ -166,6 +169,7 @@ def common(key: str, parts: Sequence[Rows], time: bool = False) -> Rows:
         time=time,
         ndim=first.ndim - len(first.batch) + len(batch),
         batch=batch,
+        outer=widest.outer,
         tags=tuple(dict.fromkeys(tag for part in parts for tag in part.tags)),
         path=path,
         sure=all(part.sure and len(part.path) == len(path) for part in parts),
@@ -269,7 +273,8 @@ def _aligned(rows: Rows, target: Rows) -> Rows:
     if count is not None:
         at = [i - rows.time for i in missing]
         count = jnp.broadcast_to(lax.expand_dims(count, at), target.batch)
-    return rows.map(align, batch=target.batch, ndim=target.ndim, count=count)
+    form = {"batch": target.batch, "outer": target.outer, "ndim": target.ndim}
+    return rows.map(align, count=count, **form)
 
 
 def key_data(x: Any) -> Any:

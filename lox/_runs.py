@@ -57,20 +57,20 @@ def runs(path: str | os.PathLike) -> list[StoredRun]:
         path: The folder of the store.
 
     Example:
-        >>> folder = getfixture("tmp_path")
-        >>> lox.save(lox.logdict({"loss": 0.5}), folder)
-        >>> [run] = lox.runs(folder)
+        >>> lox.save(lox.logdict({"loss": 0.5}), "results")
+        >>> [run] = lox.runs("results")
         >>> run.name, run.rows, run.keys
         ('saved', 1, ('loss',))
     """
     while True:
         try:
-            return [run for now in snapshots(existing(path)) for run in _of_session(now)]
+            return [run for now in snapshots(existing(path)) for run in of_session(now)]
         except Stale:
             continue
 
 
-def _of_session(now: Snapshot) -> Iterator[StoredRun]:
+def of_session(now: Snapshot) -> Iterator[StoredRun]:
+    """The runs of one session."""
     counts = _counts(now)
     for run in now.runs.values():
         own, empty = {key: counts[key][run["id"]] for key in now.keys}, now.empty(run["id"])

@@ -40,9 +40,8 @@ def save(
         key: The PRNG key of the run that the logs belong to.
 
     Example:
-        >>> folder = getfixture("tmp_path")
-        >>> lox.save(lox.logdict({"loss": 0.5}, step={"loss": 3}), folder)
-        >>> lox.load(folder)
+        >>> lox.save(lox.logdict({"loss": 0.5}, step={"loss": 3}), "results")
+        >>> lox.load("results")
         {'loss': 0.5}
     """
     rows = loggable(logs).rows()

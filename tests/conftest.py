@@ -43,23 +43,6 @@ def quick_compilation():
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-@pytest.fixture(scope="session")
-def offline(tmp_path_factory):
-    """Keep all trackers on this machine, and in folders of the tests."""
-    home = tmp_path_factory.mktemp("trackers")
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("DIR", "CACHE_DIR", "CONFIG_DIR", "DATA_DIR", "ARTIFACT_DIR"):
-            patch.setenv(f"WANDB_{name}", str(home / "wandb"))
-        patch.setenv("WANDB_MODE", "offline")
-        patch.setenv("WANDB_ERROR_REPORTING", "false")
-        patch.setenv("TRACKIO_DIR", str(home / "trackio"))
-        patch.setenv("HF_HUB_OFFLINE", "1")
-        patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-        patch.setenv("DO_NOT_TRACK", "true")
-        (home / "wandb").mkdir()
-        yield home
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Give all tests of a program to one worker, which then makes its truth once."""

@@ -1,8 +1,10 @@
 """What every logger must do, read back from where it wrote."""
 
 import csv
+import dataclasses
 import io
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +22,7 @@ from lox.loggers import (
     CSVLogger,
     JSONLogger,
     MultiLogger,
+    PlotLogger,
     SaveLogger,
 )
 
@@ -29,10 +32,11 @@ Row = tuple[dict[str, Any], dict[str, Any]]  # steps and values
 
 
 class Kind(NamedTuple):
-    """A logger, and how what it wrote of a run is read."""
+    """A logger, how what it wrote of a run is read, and what it writes of a log call."""
 
     make: Callable[[Path], BaseLogger]
     read: Callable[[Path, Any], list[Row]]
+    kept: Callable[[list], list] = lambda records: records
 
 
 def name(key) -> str:
@@ -84,10 +88,48 @@ def several(path: Path) -> BaseLogger:
     return MultiLogger(SaveLogger(path), console, JSONLogger(path / "lines"))
 
 
+PLOTS: dict[Path, PlotLogger] = {}
+
+
+def plot(path: Path) -> PlotLogger:
+    PLOTS[path] = PlotLogger(path / "curves.png", show=False, every=60, max_panels=1)
+    return PLOTS[path]
+
+
+def read_plot(path: Path, key) -> list[Row]:
+    """The points of the curves of a run, of which the picture was drawn."""
+    desk = PLOTS[path]._desk
+    curves = desk.writers[0]._curves
+    ids = {name: id for id, name in desk._finished.items()}
+    slot = curves._slots.get(ids[name(key)])
+    found = []
+    for own, trace in curves._traces.items():
+        if slot is not None and slot < len(trace._counts) and trace._counts[slot]:
+            for step, value in zip(*trace._points(slot), strict=True):
+                found.append(({trace.step: step}, {own: value}))
+    assert (path / "curves.png").exists() or not curves._traces
+    return found
+
+
+def drawn(records: list) -> list:
+    """What is drawn of log calls: each number against one step, or else the row."""
+    found, counts = [], Counter()
+    for record in records:
+        for path, leaf in jax.tree.leaves_with_path(record.data):
+            if not np.ndim(leaf):
+                key = jax.tree_util.keystr(path, simple=True, separator="/")
+                own = {"row": counts[key]}
+                steps = {"step": record.steps["step"]} if record.steps else own
+                found.append(dataclasses.replace(record, steps=steps, data={key: leaf}))
+                counts[key] += 1
+    return found
+
+
 KINDS = {
     "save": Kind(SaveLogger, read_store),
     "csv": Kind(CSVLogger, read_csv),
     "json": Kind(JSONLogger, read_json),
+    "plot": Kind(plot, read_plot, drawn),
     "several: save": Kind(several, read_store),
     "several: json": Kind(several, lambda path, key: read_json(path / "lines", key)),
 }
@@ -158,7 +200,7 @@ def test_one_run(kind: Kind, way, tmp_path):
         logger.finish(state)
         with pytest.raises(ValueError, match="is finished"):
             logger.log(state, {"x": 1})
-        records = run(program, 1.5)[1] * 2
+        records = kind.kept(run(program, 1.5)[1] * 2)
         if records or kind.read is not read_store:
             assert_same(kind.read(tmp_path, key), records)
 
@@ -182,7 +224,7 @@ def test_one_run_for_each_seed(kind: Kind, number, tmp_path):
     lox.barrier()
     for i in range(0, number, max(1, number // 3)):
         records = run(loop, xs[i])[1] + run(once, xs[i])[1]
-        assert_same(kind.read(tmp_path, keys[i]), records)
+        assert_same(kind.read(tmp_path, keys[i]), kind.kept(records))
 
 
 @every
@@ -207,7 +249,8 @@ def test_in_a_scan_and_under_grad(kind: Kind, tmp_path):
         jax.jit(lambda x: jax.lax.scan(
             lambda x, _: (logger.tap(train, state)(x), None), x, None, length=2
         ))(1.0)  # fmt: skip
-    assert_same(kind.read(tmp_path, key), run(train, 1.0)[1] + run(train, 0.0625)[1])
+    records = run(train, 1.0)[1] + run(train, 0.0625)[1]
+    assert_same(kind.read(tmp_path, key), kind.kept(records))
 
 
 @every
@@ -220,10 +263,10 @@ def test_two_loggers_at_once(kind: Kind, tmp_path):
     for logger, state in zip(loggers, states, strict=True):
         logger.finish(state)
     for side in ("left", "right"):
-        assert_same(kind.read(tmp_path / side, key), run(loop, 2.0)[1])
+        assert_same(kind.read(tmp_path / side, key), kind.kept(run(loop, 2.0)[1]))
 
 
-@pytest.mark.parametrize("make", [SaveLogger, CSVLogger, JSONLogger])
+@pytest.mark.parametrize("make", [SaveLogger, CSVLogger, JSONLogger, plot])
 def test_a_path_that_cannot_be_made_raises_in_init(make, tmp_path):
     (tmp_path / "file").write_text("here first")
     logger = make(tmp_path / "file" / "inside")

@@ -11,8 +11,9 @@ import polars as pl
 import pytest
 from blocks import block, run, written
 
-from lox.loggers import Batch, _csv
-from lox.loggers._csv import CSVLogger, CSVWriter
+from lox.loggers import Batch, _table
+from lox.loggers._csv import CSVLogger
+from lox.loggers._table import CSVWriter
 
 NAN, INF = float("nan"), float("inf")
 
@@ -97,8 +98,10 @@ def test_a_late_key_gets_a_column(tmp_path):
 
 def test_keys_that_come_together_cost_one_change(tmp_path, monkeypatch):
     changes = []
-    widen = _csv._widen
-    monkeypatch.setattr(_csv, "_widen", lambda *args: changes.append(args) or widen(*args))
+    widen = _table._widen
+    monkeypatch.setattr(
+        _table, "_widen", lambda *args: changes.append(args) or widen(*args)
+    )
     writer = CSVWriter(tmp_path)
     writer.open(run())
     for i in range(3):
@@ -111,7 +114,7 @@ def test_keys_that_come_together_cost_one_change(tmp_path, monkeypatch):
 
 
 def test_a_late_key_leaves_a_large_file_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(_csv, "LARGE", 20)
+    monkeypatch.setattr(_table, "LARGE", 20)
     a = block({"a": np.arange(20)}, steps={"step": range(20)})
     b = block({"b": np.arange(2)}, steps={"step": [20, 21]})
     written(CSVWriter(tmp_path), a, b, a, runs=[run(0, "a", rate=1)])

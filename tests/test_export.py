@@ -668,8 +668,12 @@ def test_plot_of_a_batch(plt, batched):
     assert ax.get_title("right") == "mean and std of 3 examples"
     (ax,) = logs.plot("loss", band="range").axes
     assert ax.collections[0].get_paths()[0].vertices[:, 1].max() == 24
+    (ax,) = logs.plot("loss", band="80%").axes
+    reach = np.nanquantile(xs * 8, 0.9)
+    edges = ax.collections[0].get_paths()[0].vertices
+    np.testing.assert_allclose(edges[:, 1].max(), reach, rtol=1e-6)
     (ax,) = logs.plot("loss", band=None).axes
-    assert [one.get_ydata().tolist() for one in ax.lines[1:3]] == [
+    assert [one.get_ydata().tolist() for one in ax.lines[:2]] == [
         [1, 2, 4, 8],
         [3, 6, 12, 24],
     ]
@@ -751,5 +755,7 @@ def test_bad_plots(plt):
         logs.plot(x="epoch")
     with pytest.raises(ValueError, match=r"no curves in the keys \['rare'\]"):
         logs.plot("rare")
-    with pytest.raises(ValueError, match=r"no band 'sem'. There are 'std', 'range', None"):
+    with pytest.raises(
+        ValueError, match=r"no band 'sem'. There are 'std', 'range', '80%', None"
+    ):
         logs.plot(band="sem")

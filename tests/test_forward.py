@@ -12,7 +12,7 @@ from test_trackers import CONFIG, KEYS, NAMES, XS, odd, trained
 from tracked import counted, expected
 
 import lox
-from lox import _forward, loggers
+from lox import _resend, loggers
 from lox._store._folder import begun
 from lox._store._read import Reader, Stale
 
@@ -40,7 +40,7 @@ def series(writer, name):
 
 @pytest.mark.parametrize("rows", [7, 10_000])
 def test_a_writer_gets_what_was_recorded(store, rows, monkeypatch):
-    monkeypatch.setattr(_forward, "ROWS", rows)
+    monkeypatch.setattr(_resend, "ROWS", rows)
     writer = Kept()
     lox.export(store, writer)
 

@@ -15,7 +15,7 @@ import os, sys
 import numpy as np
 from blocks import block, run
 from lox.loggers import Batch
-from lox.loggers._csv import CSVWriter
+from lox.loggers._table import CSVWriter
 from lox.loggers._json import JSONWriter
 
 for writer in CSVWriter(sys.argv[1]), JSONWriter(sys.argv[1]):

@@ -492,6 +492,17 @@ def test_a_while_loop_passes_on_what_is_not_selected(capsys):
     assert printed(capsys) == "{'inner': 0}\n{'inner': 1}\n"
 
 
+def test_constants_come_as_arrays_of_jax_or_numpy():
+    def f(x):
+        lox.log({"number": 1.5, "array": np.arange(3.0, dtype=np.float32), "x": x})
+
+    for x in (2.0, jnp.float32(2)):
+        _, logs = lox.spool(f)(x)
+        assert logs["array"].tolist() == [0, 1, 2]
+        for value in logs.values():
+            assert type(value) is np.ndarray or isinstance(value, jax.Array)
+
+
 def test_what_has_no_rule_is_refused_by_name():
     def composite(x):
         return jax.lax.composite(lambda x: lox.log({"inner": x}) and x, "my.function")(x)
@@ -549,3 +560,29 @@ def test_what_jax_writes_in_terms_of_its_own_extensions_compiles(fun):
         out, logs = transform(logging)(x)
         assert (out == fun(x)).all()
         assert logs.data == {"first": 0}
+
+
+def test_a_backward_rule_may_run_a_program_that_was_traced_in_the_forward_pass():
+    """What it logs belongs to whoever is around `grad`, as all that such a rule logs."""
+
+    def f(x):
+        def sine(x):
+            lox.log({"x": x})
+            return jnp.sin(x), jnp.int32(x)
+
+        program = jax.make_jaxpr(sine)(x)
+        run = ft.partial(jax.core.eval_jaxpr, program.jaxpr, program.consts)
+        fun = jax.custom_vjp(lambda x: tuple(run(x)))
+        fun.defvjp(lambda x: (tuple(run(x)), x), lambda x, g: (g[0] * run(2 * x)[0],))
+        return fun(x)[0]
+
+    inside, around = [], []
+    slope = jax.grad(lambda x: lox.tap(f, inside.append)(x))
+    for _ in range(2):
+        _, logs = jax.grad(lox.spool(f), has_aux=True)(1.0)
+        assert logs["x"] == 1
+        np.testing.assert_allclose(lox.tap(slope, around.append)(1.0), np.sin(2.0))
+        _, logs = lox.spool(jax.grad(f))(1.0)
+        np.testing.assert_array_equal(logs["x"], [1, 2])
+    assert [float(logs["x"]) for logs in inside] == [1, 1]
+    assert [float(logs["x"]) for logs in around] == [1, 2] * 2

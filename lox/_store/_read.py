@@ -67,6 +67,15 @@ class Snapshot:
         return any("end" in entry for entry in self.entries)
 
     @ft.cached_property
+    def last(self) -> float:
+        """When it ended or was last written to, in seconds since 1970."""
+        said = [entry["end"] for entry in self.entries if "end" in entry]
+        # A session may have noted that it ended, and not when.
+        if said and said[0] is not True:
+            return said[0]
+        return (self.folder / "journal").stat().st_mtime
+
+    @ft.cached_property
     def without_rows(self) -> frozenset[str]:
         """The keys that no run has rows of."""
         some = [layout for number, layout in self.layouts.items() if self.frames[number]]

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,7 +79,7 @@ class Session:
     def end(self) -> None:
         """Bring everything to the disk, small frames joined to large ones."""
         self.flush()
-        self._note({"end": True})
+        self._note({"end": round(time.time())})
         self._segments.close()
         os.close(self._journal)
         compact(self._folder, first=self._segments.count)

@@ -28,12 +28,11 @@ class SaveLogger(Logger):
         all_processes: Whether each process of `jax.distributed` writes its own runs.
 
     Example:
-        >>> folder = getfixture("tmp_path")
-        >>> logger = lox.loggers.SaveLogger(folder)
+        >>> logger = lox.loggers.SaveLogger("results")
         >>> state = logger.init(jax.random.key(0))
         >>> logger.tap(lambda x: lox.log({"x": x}, step=0) and None, state)(1.5)
         >>> logger.finish(state)
-        >>> lox.load(folder)
+        >>> lox.load("results")
         {'x': 1.5}
     """
 

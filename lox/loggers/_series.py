@@ -22,6 +22,15 @@ class Places:
     slots: np.ndarray
     counts: np.ndarray
 
+    @classmethod
+    def of(cls, runs: np.ndarray, slots: dict[int, int]) -> "Places":
+        """Those of the ids of runs, one or more. Runs that are new get the next slots."""
+        order = np.argsort(runs, kind="stable")
+        ordered = runs[order]
+        firsts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+        own = [slots.setdefault(run, len(slots)) for run in ordered[firsts].tolist()]
+        return cls(order, np.array(own), np.diff(firsts, append=len(runs)))
+
     @property
     def last(self) -> np.ndarray:
         """The last row of each run."""

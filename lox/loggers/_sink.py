@@ -84,7 +84,7 @@ class Site:
 
 
 def _rows_in(program: Any) -> Counter[str]:
-    """How many rows of each key a program logs at most. Infinity: nobody knows."""
+    """How many rows of each key a program logs. Infinity: nobody knows."""
     total: Counter[str] = Counter()
     for jaxpr in _compat.jaxprs_in(program):
         for eqn in jaxpr.eqns:
@@ -99,9 +99,16 @@ def _rows_of(eqn: Any) -> Mapping[str, float]:
         return Counter(eqn.params["keys"])
     if name == "cond":
         each = [_rows_in(branch) for branch in eqn.params["branches"]]
-        return {key: max(rows[key] for rows in each) for key in _keys(each)}
+        return {key: _common(rows[key] for rows in each) for key in _keys(each)}
     times = {"scan": eqn.params.get("length"), "while": math.inf}.get(name, 1)
-    return {key: times * number for key, number in _rows_in(eqn.params).items()}
+    rows = _rows_in(eqn.params)
+    return {key: times * number if times else 0 for key, number in rows.items()}
+
+
+def _common(numbers: Iterable[float]) -> float:
+    """The number that they all are. Which branch is taken, nobody knows."""
+    each = set(numbers)
+    return each.pop() if len(each) == 1 else math.inf
 
 
 def _keys(each: Iterable[Mapping[str, float]]) -> list[str]:

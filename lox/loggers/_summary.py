@@ -48,7 +48,7 @@ class Summary:
         """Take the rows of a block."""
         if not len(block):
             return
-        places = self._places(block.runs)
+        places = Places.of(block.runs, self._slots)
         keys = tuple(block.values)
         progress = self._progress.setdefault(keys, Progress(self.start))
         progress.add(places, block.expected, now)
@@ -67,17 +67,7 @@ class Summary:
             return
         logged = valid.reshape(len(valid), -1).any(1)
         if logged.any():
-            series.add(self._places(runs[logged]), array[logged], valid[logged])
-
-    def _places(self, runs: np.ndarray) -> Places:
-        order = np.argsort(runs, kind="stable")
-        ordered = runs[order]
-        firsts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-        ids = ordered[firsts].tolist()
-        for run in ids:
-            self.open(run)
-        slots = np.array([self._slots[run] for run in ids])
-        return Places(order, slots, np.diff(firsts, append=len(runs)))
+            series.add(Places.of(runs[logged], self._slots), array[logged], valid[logged])
 
 
 class Progress:

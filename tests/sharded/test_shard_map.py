@@ -277,7 +277,7 @@ def test_vmap_around_and_inside():
     xs = jnp.stack([X, X + 1, X + 2])
     sums = np.asarray(xs).sum(2)
 
-    assert np.array_equal(lox.spool(jax.vmap(mapped(logs_its_sum)))(xs)[1]["sum"], sums.T)
+    assert np.array_equal(lox.spool(jax.vmap(mapped(logs_its_sum)))(xs)[1]["sum"], sums)
     assert np.array_equal(jax.vmap(lox.spool(mapped(logs_its_sum)))(xs)[1]["sum"], sums)
     inside = mapped(jax.vmap(logs_its_sum))
     _, logs = jax.jit(lox.spool(inside))(jnp.concatenate([X, X + 1]))
@@ -288,6 +288,33 @@ def test_vmap_around_and_inside():
         for own in found
     ]
     assert sorted(at) == [(i, j, sums[i, j]) for i in range(3) for j in range(8)]
+
+
+def test_examples_that_take_other_branches_and_end_at_other_times():
+    xs = jnp.stack([X, -X, X + 2])
+    sums = np.asarray(xs).sum(2)
+
+    def some(x):
+        return lax.cond(x.sum() > 0, mapped(logs_its_sum), lambda x: x, x)
+
+    def often(x):
+        def body(carry):
+            n, x = carry
+            return n - 1, mapped(logs_its_sum)(x)
+
+        times = jnp.where(x.sum() > 0, 2, 1)
+        return lax.while_loop(lambda carry: carry[0] > 0, body, (times, x))[1]
+
+    _, logs = jax.jit(lox.spool(jax.vmap(some)))(xs)
+    assert np.array_equal(logs.valid["sum"], np.repeat([[1], [0], [1]], 8, axis=1))
+    assert np.array_equal(logs["sum"][::2], sums[::2])
+    for interval, rows in ((None, [0, 1]), (2, [0])):
+        spooled = lox.spool(jax.vmap(often), capacity=2, interval=interval)
+        _, logs = jax.jit(spooled)(xs)
+        assert np.array_equal(logs["sum"][0], sums)
+        for row in rows[1:]:
+            assert np.array_equal(logs["sum"][row, ::2], 2 * sums[::2])
+        assert logs.valid["sum"].sum() == 8 * (3 + 2 * (len(rows) - 1))
 
 
 def test_inside_of_a_shard_map_each_device_has_its_own():

@@ -1,0 +1,42 @@
+"""How Sphinx builds the documentation: `make docs`."""
+
+import importlib.metadata
+
+project = "lox"
+author = "the authors of lox"
+copyright = "the authors of lox, Apache-2.0"
+release = version = importlib.metadata.version("jax-lox")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+html_theme = "furo"
+html_title = "lox"
+html_copy_source = False
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+
+# Docstrings put names of code into single backticks, and what is a name of lox is a link.
+default_role = "py:obj"
+nitpicky = True
+nitpick_ignore_regex = [
+    ("py:obj", ".*"),
+    # Types in signatures which this documentation does not describe.
+    ("py:.*", r"(collections|contextlib|os|typing|jax|numpy)\..*"),
+    ("py:.*", r"(matplotlib|pandas|polars|xarray)\..*"),
+    ("py:class", r"lox\._arrange\.Slice"),
+]
+
+# Pages that are in the table of contents and not yet written.
+suppress_warnings = ["toc.not_readable"]
+
+add_module_names = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+python_display_short_literal_types = True
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 80
+pygments_style = "friendly"
+toc_object_entries = False

@@ -1,0 +1,73 @@
+"""`lox export`: runs in another format, or in a tracker."""
+
+import importlib
+import itertools as it
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lox._extras import imported
+from lox._recorded import run_of
+from lox._resend import forward, of_session
+from lox._runs import of_session as stored_runs
+from lox._writer import Writer
+from lox.loggers._lines import create
+from lox.loggers._words import count
+
+from ._choose import Choice, several
+from ._trouble import Trouble
+
+# Where the writers are: only the one that is needed is imported.
+FOLDERS = {
+    "csv": ("_table", "CSVWriter"),
+    "json": ("_json", "JSONWriter"),
+    "tensorboard": ("_tensorboard", "TensorBoardWriter"),
+}
+PROJECTS = {
+    "mlflow": ("_mlflow", "MLflowWriter"),
+    "neptune": ("_neptune", "NeptuneWriter"),
+    "trackio": ("_trackio", "TrackioWriter"),
+    "wandb": ("_wandb", "WandbWriter"),
+}
+
+
+def export(where: Sequence[str], to: str, *, out: str | None, project: str | None) -> None:
+    """Send runs to a tracker, or into files in a folder."""
+    _check(to, out, project)
+    choices = several(where)
+    folder = out or to
+    if to == "parquet":
+        _to_parquet(choices, Path(folder).expanduser())
+    else:
+        writer = _writer(to, folder, project or "lox")
+        sessions = it.groupby(choices, key=lambda choice: choice.now)
+        found = (of_session(now, [c.id for c in own]) for now, own in sessions)
+        forward(found, [writer])
+    target = f"the project {project or 'lox'!r} of {to}" if to in PROJECTS else folder
+    print(f"{count(len(choices), 'run')} exported to {target}")
+
+
+def _writer(to: str, folder: str, project: str) -> Writer:
+    module, name = (FOLDERS | PROJECTS)[to]
+    kind = getattr(importlib.import_module(f"lox.loggers.{module}"), name)
+    if to in FOLDERS:
+        return kind(folder)
+    return kind(**{"experiment_name" if to == "mlflow" else "project": project})
+
+
+def _to_parquet(choices: Sequence[Choice], folder: Path) -> None:
+    imported("polars", "`lox export --to parquet`", "polars")
+    from lox._load import of_run  # with JAX
+
+    for choice in choices:
+        stored = dict(zip(choice.now.runs, stored_runs(choice.now), strict=True))
+        logs = of_run(choice.store, choice.now, choice.id, stored[choice.id].keys)
+        table: Any = logs.to_polars()
+        table.write_parquet(create(folder, run_of(choice.run), ".parquet"))
+
+
+def _check(to: str, out: str | None, project: str | None) -> None:
+    if to in PROJECTS and out is not None:
+        raise Trouble(f"{to} has projects, not folders. Give `--project`, not `--out`.")
+    if to not in PROJECTS and project is not None:
+        raise Trouble(f"{to} is written to a folder. Give `--out`, not `--project`.")
