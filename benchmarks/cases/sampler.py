@@ -99,4 +99,5 @@ CASE = Case(
     by_hand,
     steps=500,
     small=8,
+    is_long=False,
 )
