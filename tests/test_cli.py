@@ -594,6 +594,7 @@ def test_colours_on_a_terminal(store, monkeypatch):
             assert main(["show", f"{store}/77", "-k", "loss"]) == 0
             assert main(["show", f"{store}/saved"]) == 0
             assert main(["ls", store]) == 0
+            assert main(["ls", store, "-k", "loss"]) == 0
         lines = terminal.lines()
         assert (b"\x1b[36m" in terminal.raw) is not no_color
         assert bool(re.search(rb"\x1b\[31m *nan\x1b", terminal.raw)) is not no_color
@@ -602,6 +603,7 @@ def test_colours_on_a_terminal(store, monkeypatch):
             ["KEY", "ROWS", "LAST", "TREND"],
             ["KEY", "ROWS", "LAST", "MIN", "MAX", "TREND"],
             ["RUN", "ROWS"],
+            ["RUN", "ROWS", "loss"],
         ]
 
 

@@ -54,7 +54,8 @@ def ls(where: str, keys: Sequence[str], *, config: bool, as_json: bool) -> None:
     shown = _shown(where, items, keys)
     lines = _lines(items)
     strong = [i for i, line in enumerate(lines) if len(line.items) > 1]
-    screen().table(_columns(lines, shown, config=config), strong)
+    columns = _columns(lines, shown, are_asked_for=bool(keys), config=config)
+    screen().table(columns, strong)
 
 
 def _items(where: str) -> list[Item]:
@@ -97,7 +98,9 @@ def _lines(items: list[Item]) -> list[Line]:
     return lines
 
 
-def _columns(lines: list[Line], keys: list[str], *, config: bool) -> list[Column]:
+def _columns(
+    lines: list[Line], keys: list[str], *, are_asked_for: bool, config: bool
+) -> list[Column]:
     firsts = [(line.items[0], line.is_inner) for line in lines]
     columns = [
         Column("RUN", [_label(line) for line in lines]),
@@ -116,7 +119,8 @@ def _columns(lines: list[Line], keys: list[str], *, config: bool) -> list[Column
         Column("ROWS", [_rows(line) for line in lines], right=True),
     ]
     for key in keys:
-        columns.append(Column(clean(key), _values(lines, key), numbers=True, optional=True))
+        look: Any = {"numbers": True, "optional": not are_asked_for}
+        columns.append(Column(clean(key), _values(lines, key), **look))
     if config:
         columns.append(Column("CONFIG", [_config(item) for item, _ in firsts]))
     return columns
