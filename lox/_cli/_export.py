@@ -43,8 +43,9 @@ def export(where: Sequence[str], to: str, *, out: str | None, project: str | Non
         writer = _writer(to, folder, project or "lox")
         sessions = it.groupby(choices, key=lambda choice: choice.now)
         found = (of_session(now, [c.id for c in own]) for now, own in sessions)
-        with _said_by(to):
-            forward(found, [writer])
+        for own in found:
+            with _said_by(to):
+                forward([own], [writer])
     target = f"the project {project or 'lox'!r} of {to}" if to in PROJECTS else folder
     print(f"{count(len(choices), 'run')} exported to {target}")
 
