@@ -19,7 +19,7 @@ CALM := case "$$($(BIN)/python -c 'import importlib.metadata as m; print(m.versi
 # $(call install,interpreter,environment,requirements)
 define install
 	@[ -n "$(1)" ] || exit 1
-	@echo "Setting up $(2) ($$($(1) --version))"
+	@echo "Setting up $(2) ($$($(1) --version)), which takes some minutes"
 	@rm -rf $(2)
 	@$(1) -m venv $(2)
 	@$(2)/bin/python -m pip install -qq --disable-pip-version-check -e '.[dev]' $(3)
@@ -76,7 +76,7 @@ soak: $(READY) ## Deliver a million records, and run a loop ten thousand times, 
 	@LOX_RUNS=10000 $(BIN)/$(PYTEST) -n0 tests/soak.py tests/test_tap.py -k "soak or swap" $(ARGS)
 
 .PHONY: bench
-bench: $(READY) ## Measure what lox costs; ARGS=--write updates benchmarks/README.md
+bench: $(READY) ## Measure what lox costs; ARGS=--write updates the figures, --quick takes seconds
 	@$(CALM) $(BIN)/python benchmarks/run.py $(ARGS)
 
 .PHONY: lint
@@ -92,7 +92,7 @@ docs: $(READY) ## Build the documentation, build/docs/index.html
 
 .PHONY: clean
 clean: ## Remove the environments and all that was built
-	rm -rf .venv .venv-jax-* .venv-libraries build dist .coverage .pytest_cache .ruff_cache
+	rm -rf .venv .venv-jax-* .venv-libraries .venv-peer-* build dist .coverage .pytest_cache .ruff_cache
 	find lox logify tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml
@@ -106,6 +106,19 @@ $(READY): pyproject.toml
 
 .venv-jax-newest/.ready: pyproject.toml
 	$(call install,$(shell tools/find-python),$(@D))
+
+# What the benchmarks compare lox with, each on the newest JAX that it works on.
+PEER-jax-tap := jax-tap
+PEER-flax    := flax
+PEER-clu     := clu flax
+PEER-oryx    := oryx jax==0.5.0
+
+.venv-peer-%/.ready:
+	@echo "Setting up $(@D)"
+	@rm -rf $(@D)
+	@$(shell tools/find-python 3.12 3.13) -m venv $(@D)
+	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check $(PEER-$*) nanoarrow rich
+	@touch $@
 
 # Without the trackers, with which pip takes very long to find versions that fit.
 .venv-libraries/.ready: pyproject.toml

@@ -1,23 +1,24 @@
-"""Ratios of two programs, measured side by side in one run."""
+"""Ratios of programs, measured side by side in one run."""
 
 import dataclasses
+import random
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import jax
 
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """One line of the table: how many times the cost of the other program."""
+    """One line of a table: how many times the cost of the other program."""
 
     name: str
     ratio: float
     goal: str
     note: str
     quartiles: tuple[float, float] | None = None
-    seconds: tuple[float, float] | None = None
 
     def cells(self) -> list[str]:
         spread = "{:.2f} – {:.2f}".format(*self.quartiles) if self.quartiles else ""
@@ -25,36 +26,93 @@ class Figure:
 
 
 # Seconds that one function runs in one round, and that all rounds take together.
-ROUND, BUDGET = 0.002, 4.0
+ROUND, BUDGET = 0.002, 2.0
+LEAST, MOST = 7, 1000
 HEADER = ["", "ratio", "quartiles", "goal", "ours ÷ other"]
 
 
 def compare(name: str, ours: Callable, theirs: Callable, *, goal: str) -> Figure:
-    """Time two functions in turn, and take the median of the ratios of all rounds.
+    """Time two functions in turn, and take the median of the ratios of all rounds."""
+    times = race({"ours": ours, "theirs": theirs})
+    low, median, high = ratios(times["ours"], times["theirs"])
+    seconds = typical(times["ours"]), typical(times["theirs"])
+    note = " ÷ ".join(map(duration, seconds))
+    return Figure(name, median, goal, note, quartiles=(low, high))
 
-    Rounds are short and many, and each starts with the other function: what slows the
-    machine down for a while slows both.
+
+# The seconds that a call took in some rounds, by the number of the round.
+Times = dict[int, float]
+
+
+def race(
+    runners: Mapping[str, Callable[[], Any]], *, budget: float = BUDGET, least: int = LEAST
+) -> dict[str, Times]:
+    """Time functions in turn, in many rounds.
+
+    Rounds are short, and in each the functions come in another order: what slows the
+    machine down for a while slows all of them. Each has its share of the time, so that a
+    slow one is left out of some rounds.
     """
-    _time(ours, 1)
-    _time(theirs, 1)
-    once = max(_time(ours, 3), _time(theirs, 3))
-    calls = max(1, round(ROUND / once))
-    rounds = min(max(7, round(BUDGET / (2 * calls * once))), 1000)
-    ours_times, theirs_times = [], []
+    for run in runners.values():
+        _time(run, 1)
+    once = {name: _time(run, 2) for name, run in runners.items()}
+    calls = {name: max(1, round(ROUND / seconds)) for name, seconds in once.items()}
+    share = budget / len(runners)
+    turns = {
+        name: min(max(least, round(share / (calls[name] * once[name]))), MOST)
+        for name in runners
+    }
+    rounds = max(turns.values())
+    order, shuffle = list(runners), random.Random(0).shuffle
+    times: dict[str, Times] = {name: {} for name in runners}
     for i in range(rounds):
-        turn = [(ours, ours_times), (theirs, theirs_times)]
-        for fun, times in turn if i % 2 else reversed(turn):
-            times.append(_time(fun, calls))
-    ratios = [a / b for a, b in zip(ours_times, theirs_times, strict=True)]
-    low, median, high = statistics.quantiles(ratios, n=4)
-    seconds = statistics.median(ours_times), statistics.median(theirs_times)
-    note = " ÷ ".join(map(_duration, seconds))
-    return Figure(name, median, goal, note, quartiles=(low, high), seconds=seconds)
+        shuffle(order)
+        for name in order:
+            if i * turns[name] % rounds < turns[name]:
+                times[name][i] = _time(runners[name], calls[name])
+    return times
+
+
+def ratios(ours: Times, theirs: Times) -> tuple[float, float, float]:
+    """The quartiles of the ratio of two functions over the rounds of both."""
+    each = [ours[i] / theirs[i] for i in ours.keys() & theirs.keys()]
+    if len(each) < 2:
+        each = [typical(ours) / typical(theirs)] * 2
+    low, median, high = statistics.quantiles(each, n=4, method="inclusive")
+    return low, median, high
+
+
+def typical(times: Times) -> float:
+    return statistics.median(times.values())
 
 
 def table(figures: Iterable[Figure]) -> str:
-    rows = [HEADER, ["---"] * len(HEADER), *(figure.cells() for figure in figures)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return grid(HEADER, [figure.cells() for figure in figures])
+
+
+def grid(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def costs(compiled: Any) -> dict[str, float]:
+    """What the compiler says of a program: its operations, and its memory in bytes."""
+    analysis, memory = compiled.cost_analysis(), compiled.memory_analysis()
+    # A list of one before JAX 0.5.
+    analysis = analysis[0] if isinstance(analysis, list) else analysis
+    return {
+        "flops": analysis["flops"],
+        "memory": memory.temp_size_in_bytes
+        + memory.output_size_in_bytes
+        + memory.argument_size_in_bytes,
+    }
+
+
+def duration(seconds: float) -> str:
+    for unit, scale in [("s", 1), ("ms", 1e-3)]:
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
 
 
 def _time(fun: Callable, calls: int) -> float:
@@ -63,10 +121,3 @@ def _time(fun: Callable, calls: int) -> float:
         out = fun()
     jax.block_until_ready(out)
     return (time.perf_counter() - start) / calls
-
-
-def _duration(seconds: float) -> str:
-    for unit, scale in [("s", 1), ("ms", 1e-3)]:
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"

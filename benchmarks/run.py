@@ -1,68 +1,97 @@
-"""Run all benchmarks; `--write` puts their table into benchmarks/README.md."""
+"""Measure what lox costs. With `--write`, update the tables, the page and its pictures."""
 
 import argparse
-import datetime
+import inspect
 import os
 import pathlib
-import platform
-import re
+import subprocess
+import sys
+import time
 
-import calls
-import collected
-import jax
-import jaxlib
-import logged
-import reduced
-import sharded
-import silent
-import stored
-import streamed
-import tracing
-import tracked
-from _measure import table
-
-README = pathlib.Path(__file__).with_name("README.md")
-ENGINE = [silent, collected, reduced, sharded, streamed, calls, tracing]
-MODULES = [*ENGINE, logged, stored, tracked]
-START, END = "<!-- figures -->", "<!-- end of figures -->"
+HERE = pathlib.Path(__file__).resolve().parent
+# Whole programs, then how they grow, then the peers, then single parts of lox.
+PROGRAMS = ["ppo", "transformer", "mlp", "sampler", "evolution", "arrays", "empty loop"]
+PARTS = ["silent", "reduced", "sharded", "logged", "stored", "tracked", "calls"]
+SECTIONS = [*PROGRAMS, "growth", "peers", *PARTS]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="update the README")
-    write = parser.parse_args().write
-    print(setting())
-    sections = [setting()]
-    for module in MODULES:
-        section = f"### {module.__doc__.strip()}\n\n{table(module.figures())}"
-        print(f"\n{section}", flush=True)
-        sections.append(section)
+    parser.add_argument("--write", action="store_true", help="update tables and pictures")
+    parser.add_argument("--peers", action="store_true", help="also what others offer")
+    parser.add_argument("--quick", action="store_true", help="only what the compiler says")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, help="some sections only")
+    args = parser.parse_args()
+    if args.quick:
+        import quick
+
+        return quick.check_all()
+    by_default = [name for name in SECTIONS if name != "peers" or args.peers or args.write]
+    names = args.only or by_default
+    # One alone is measured here, each of several in a process of its own.
+    if len(names) == 1:
+        return measure(names[0], write=args.write)
+    return each(names, write=args.write)
+
+
+def each(names: list[str], *, write: bool) -> None:
+    """Measure sections one after the other; those that fail do not stop the others."""
+    failed = []
+    for name in names:
+        command = [sys.executable, __file__, "--only", name, *["--write"] * write]
+        if subprocess.run(command, check=False).returncode:
+            failed.append(name)
+    if failed:
+        sys.exit(f"Not measured: {', '.join(failed)}.")
+
+
+def measure(name: str, *, write: bool) -> None:
+    start = time.perf_counter()
+    title, text, data = section(name)
+    print(f"\n### {title}\n\n{text}", flush=True)
+    print(f"\n({time.perf_counter() - start:.0f} s)", flush=True)
     if write:
-        README.write_text(updated(README.read_text(), "\n\n".join(sections)))
+        import _pictures
+        import _report
+
+        figures = _report.keep(name, title, text, data)
+        _report.render(figures, SECTIONS)
+        _pictures.draw(figures)
+        _report.publish()
 
 
-def setting() -> str:
-    return (
-        f"{datetime.date.today()}, {processor()}, {os.cpu_count()} cores, "
-        f"{platform.system()}, Python {platform.python_version()}, "
-        f"JAX {jax.__version__}, jaxlib {jaxlib.__version__}, "
-        f"back end {jax.default_backend()}."
-    )
+def section(name: str) -> tuple[str, str, dict]:
+    """The title of a section, its text, and what there is to draw."""
+    if name in PROGRAMS:
+        import compared
+
+        return name, *compared.section(name)
+    if name == "growth":
+        import growth
+
+        return first_line(growth), *growth.section()
+    if name == "peers":
+        import peered
+
+        return first_line(peered), *peered.section()
+    return part(name)
 
 
-def processor() -> str:
-    """Name the processor's model; Linux knows more of it than `platform` says."""
-    info = pathlib.Path("/proc/cpuinfo")
-    lines = info.read_text() if info.exists() else ""
-    model = re.search(r"model name\s*: (.*)", lines)
-    return model[1] if model else platform.processor() or platform.machine()
+def part(name: str) -> tuple[str, str, dict]:
+    import importlib
+
+    from _measure import table
+
+    module = importlib.import_module(name)
+    title, _, rest = inspect.cleandoc(module.__doc__ or "").partition("\n\n")
+    text = "\n\n".join(filter(None, [rest, table(module.figures())]))
+    return title, text, {}
 
 
-def updated(text: str, figures: str) -> str:
-    before, rest = text.split(START)
-    _, after = rest.split(END)
-    return f"{before}{START}\n{figures}\n{END}{after}"
+def first_line(module) -> str:
+    return inspect.cleandoc(module.__doc__).splitlines()[0]
 
 
 if __name__ == "__main__":
+    os.chdir(HERE.parent)
     main()

@@ -53,7 +53,7 @@ def plot(logs, samples, path):
     for i in range(len(STARTS)):
         axes[0].plot(logs["mean"][i], logs["deviation"][i], "-o", ms=2.5, lw=1, markevery=4)
         axes[1].plot(logs["loss"][i])
-    axes[0].plot(samples.mean(), samples.std(), "k*", ms=14, label="of the samples")
+    axes[0].plot(samples.mean(), samples.std(), "k*", ms=14, label="those of the samples")
     axes[0].set(xlabel="mean", ylabel="deviation")
     axes[0].legend(frameon=False)
     axes[1].set(xlabel="step", ylabel="loss", yscale="log")

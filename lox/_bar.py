@@ -56,7 +56,8 @@ class Bar:
 
     def _line(self, seconds: float) -> str:
         rate = self._done / seconds if seconds else 0.0
-        return f"{self._title}: {pace(self._done, self._total, rate, 'iterations')}"
+        how_far = pace(self._done, self._total, rate, seconds, "iterations")
+        return f"{self._title}: {how_far}"
 
     def _close(self) -> None:
         view, self._view = self._view, None

@@ -61,7 +61,14 @@ class Tap:
     def chunk(self, body: list, rows: Callable[[], int], length: int | None) -> int | None:
         if self.batch is None or not all(map(_is_bounded, body)):
             return None
-        return max(1, self.batch // rows())
+        number = rows()
+        size = max(1, self.batch // number)
+        if length is None or number == 1:
+            return size
+        # As many calls with as many rows each, if that is possible: the last few iterations
+        # are then no program of their own.
+        calls = -(-length // size)
+        return size if length % calls else length // calls
 
     def deliver(self, parts: list[dict[str, Entry]], iterations: Any) -> list:
         """Send the collected rows to the host. What is left are counts and the token."""

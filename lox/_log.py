@@ -128,14 +128,27 @@ def _checked(data: Any, prefix: str) -> dict[str, Any]:
     return {prefix + key: value for key, value in data.items()}
 
 
-def loggable(logs: Mapping[str, Any]) -> logdict:
-    """Logs that are there already with arrays only, or an error if they are not logs."""
+def loggable(logs: Mapping[str, Any], steps: Mapping[str, Any] = {}) -> logdict:
+    """Logs that are there already with arrays only, or an error if they are not logs.
+
+    Each of their rows gets the steps, in place of those with the same name.
+    """
+    if not isinstance(logs, Mapping):
+        raise TypeError(
+            "Logs are a mapping from keys to values, such as what `lox.spool` returns or "
+            f'`{{"loss": loss}}`, not {_kind(logs)}.'
+        )
     values = _checked(logs, "")
+    _check_steps(steps)
     given = logs if isinstance(logs, logdict) else logdict(values)
-    return jax.tree.map(lambda x: x if is_array(x) else _strong("A value", x), given)
+    arrays = jax.tree.map(lambda x: x if is_array(x) else _strong("A value", x), given)
+    if not steps:
+        return arrays
+    same = {name: _strong(f"The step {name!r}", step) for name, step in steps.items()}
+    return logdict.of({key: rows.at(same) for key, rows in arrays.rows().items()})
 
 
-def _check_steps(steps: dict[str, Any]) -> None:
+def _check_steps(steps: Mapping[str, Any]) -> None:
     for name, step in steps.items():
         if name.startswith("_") or hasattr(logdict, name):
             raise ValueError(

@@ -3,13 +3,17 @@
 import math
 
 
-def pace(done: int, total: float, rate: float, unit: str) -> str:
-    """How far something is: `25%, 50/200 rows, 5/s, 0:30 left`. Infinity: nobody knows."""
+def pace(done: int, total: float, rate: float, seconds: float, unit: str) -> str:
+    """How far something is after some seconds: `25%, 50/200 rows, 5/s, 0:30 left`.
+
+    A total of infinity: nobody knows. At the end it is how long it took.
+    """
     if total == math.inf:
         return f"{done} {unit}, {speed(rate)}/s"
     share = done / total if total else 1.0
     left = duration((total - done) / rate if rate else math.inf)
-    return f"{share:.0%}, {done}/{total} {unit}, {speed(rate)}/s, {left} left"
+    end = f"in {duration(seconds)}" if done == total else f"{left} left"
+    return f"{share:.0%}, {done}/{total} {unit}, {speed(rate)}/s, {end}"
 
 
 def speed(rate: float) -> str:

@@ -10,6 +10,9 @@ import numpy as np
 
 from ._record import Record
 
+# How many bytes make an array large.
+LARGE = 16 * 2**10
+
 # Which arrays go into one array of a parcel, by their indices.
 Groups = Sequence[Sequence[int]]
 
@@ -107,10 +110,14 @@ def stacked(parcels: Sequence[Parcel]) -> tuple[Record, ...]:
 
 
 def by_width(leaves: Sequence[Any]) -> Groups:
-    """All numbers of a width in one array: each array that is handed over costs."""
+    """All numbers of a width in one array: each array that is handed over costs.
+
+    A large one is handed over as it is: to copy it would cost more.
+    """
     groups: dict[Any, list[int]] = {}
     for i, leaf in enumerate(leaves):
-        groups.setdefault(_bits(leaf.dtype), []).append(i)
+        is_large = leaf.size * leaf.dtype.itemsize >= LARGE
+        groups.setdefault(i if is_large else _bits(leaf.dtype), []).append(i)
     return list(groups.values())
 
 

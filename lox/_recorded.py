@@ -13,10 +13,10 @@ from ._writer import Block, Run, mapped
 
 
 def run_of(fields: dict[str, Any]) -> Run:
-    """The run that the journal of a session tells of."""
+    """The run that the journal of a session tells of, which may be older than a field."""
     names = [field.name for field in dataclasses.fields(Run)]
     own = {**fields, "key": tuple(fields["key"])}
-    return Run(**{name: own[name] for name in names})
+    return Run(**{name: own[name] for name in names if name in own})
 
 
 def recorded(

@@ -107,6 +107,17 @@ class Rows:
     def replace(self, **changes: Any) -> "Rows":
         return dataclasses.replace(self, **changes)
 
+    def at(self, steps: dict[str, Any]) -> "Rows":
+        """The same with a step for all rows, in place of those with its name."""
+        axes = self.lead + self.time + len(self.batch)
+        shape = jnp.shape(jax.tree.leaves(self.value)[0])[:axes]
+        same = {
+            name: jnp.broadcast_to(step, (*shape, *jnp.shape(step))) if shape else step
+            for name, step in steps.items()
+        }
+        masks = {name: mask for name, mask in self.masks.items() if name not in steps}
+        return self.replace(steps={**self.steps, **same}, masks=masks)
+
     def without_batch_axis(self) -> "Rows":
         """The same when the first batch axis has become one in front."""
         outer = max(self.outer - 1, 0)

@@ -31,9 +31,15 @@ def started(kind: type[Logger], key: Any, options: Mapping[str, Any]) -> Tracked
     return TrackedRun(logger.init(key), logger)
 
 
-def log(run: TrackedRun, logs: logdict | Mapping[str, Any]) -> None:
-    """Send logs to a run. Works under `jit` and `vmap`."""
-    _checked(run).logger.log(run.state, logs)
+def log(run: TrackedRun, logs: logdict | Mapping[str, Any], **steps: Any) -> None:
+    """Send logs to a run. Works under `jit` and `vmap`.
+
+    Args:
+        run: The run.
+        logs: The logs, or values by key.
+        **steps: Any other keyword is a step of all of them, such as `step=i`.
+    """
+    _checked(run).logger.log(run.state, logs, **steps)
 
 
 def finish(run: TrackedRun) -> None:

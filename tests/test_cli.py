@@ -324,6 +324,14 @@ def test_what_is_not_installed_is_named(store, capsys, monkeypatch):
         assert f"needs `pip install jax-lox[{extra}]`" in said(capsys, *args, code=1)
 
 
+@pytest.mark.xdist_group("wandb")
+def test_what_a_tracker_raises_is_said(store, capsys):
+    pytest.importorskip("wandb")
+    args = ["export", f"{store}/77", "--to", "wandb", "--project", "a/b"]
+    text = said(capsys, *args, code=1)
+    assert re.search(r"^lox: wandb raised \w+: .*'a/b'.*$", text.splitlines()[-1])
+
+
 @pytest.mark.filterwarnings("default")
 def test_what_is_damaged_is_left_out(store, capsys):
     session = Path(lox.runs(store)[1].session)
@@ -373,6 +381,32 @@ def test_plot(store, capsys, monkeypatch):
     np.testing.assert_allclose(mean.get_ydata()[: ROWS + 7], np.mean(smooth, 0))
     lines = drawn(monkeypatch, store, "-k", "loss", "--band", "none")["loss"]
     assert len([line for line in lines if len(line.get_xdata())]) == 3
+
+
+def test_a_smoothed_curve_has_a_gap_only_where_there_is_no_number(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    values = np.array([1, np.nan, 3, 5, np.inf, 7, 9], np.float32)
+    logs = [lox.logdict({"x": x}) for x in values]
+    lox.save(sum(logs[1:], logs[0]), tmp_path)
+    args = [str(tmp_path), "--smooth", "2", "-o", str(tmp_path / "x.png")]
+    (line,) = drawn(monkeypatch, *args)["x"]
+    nan = np.nan
+    assert np.array_equal(line.get_ydata(), [1, nan, nan, 4, nan, nan, 8], equal_nan=True)
+
+
+def test_a_key_is_also_those_below_it(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    one = lox.logdict({"loss/a": 1.0, "loss/b": 2.0, "lossy": 3.0})
+    lox.save(one + one, "s")
+    assert re.findall(r"loss\S*", said(capsys, "ls", "s", "-k", "loss")) == [
+        "loss/a",
+        "loss/b",
+    ]
+    assert list(told(capsys, "show", "s", "-k", "loss")["keys"]) == ["loss/a", "loss/b"]
+    tail = told(capsys, "tail", "s", "-k", "loss", "-n", "1", "--no-follow")
+    assert list(tail["values"]) == ["loss/a", "loss/b"]
+    assert list(drawn(monkeypatch, "s", "-k", "loss")) == ["loss/a", "loss/b"]
 
 
 def test_export(store, capsys):
@@ -560,6 +594,7 @@ def test_colours_on_a_terminal(store, monkeypatch):
             assert main(["show", f"{store}/77", "-k", "loss"]) == 0
             assert main(["show", f"{store}/saved"]) == 0
             assert main(["ls", store]) == 0
+            assert main(["ls", store, "-k", "loss"]) == 0
         lines = terminal.lines()
         assert (b"\x1b[36m" in terminal.raw) is not no_color
         assert bool(re.search(rb"\x1b\[31m *nan\x1b", terminal.raw)) is not no_color
@@ -568,7 +603,24 @@ def test_colours_on_a_terminal(store, monkeypatch):
             ["KEY", "ROWS", "LAST", "TREND"],
             ["KEY", "ROWS", "LAST", "MIN", "MAX", "TREND"],
             ["RUN", "ROWS"],
+            ["RUN", "ROWS", "loss"],
         ]
+
+
+def test_a_long_configuration_is_wrapped(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    config = {f"option{i}": i for i in range(6)}
+    with lox.loggers.SaveLogger(tmp_path, config=config) as logger:
+        logger.log(logger.init(0), {"x": 1.0}, step=3)
+    terminal = Terminal(120)
+    with streams(terminal):
+        main(["show", str(tmp_path / "0")])
+    lines = terminal.lines()
+    assert [line for line in lines if "option" in line] == [
+        "config   option0=0  option1=1  option2=2",
+        "         option3=3  option4=4  option5=5",
+    ]
+    assert "steps    step 3" in lines
 
 
 def test_bash_completes(store, script):

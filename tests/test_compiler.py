@@ -273,3 +273,16 @@ def test_a_mean_costs_what_a_compensated_sum_by_hand_costs():
     assert found["flops"] <= 1.05 * expected["flops"], f"{found} for {expected}"
     assert found["output"] <= expected["output"]
     assert found["temporary"] <= 1.05 * expected["temporary"] + 64
+
+
+# Streaming ----------------------------------------------------------------------------
+
+
+def test_a_large_array_is_not_copied_on_its_way_to_the_host():
+    def fun(x):
+        lox.log({"image": x, "mean": x.mean()})
+        return x.sum()
+
+    x = jnp.ones((512, 512))
+    found = costs(lox.tap(fun, lambda logs: None), x)
+    assert found["temporary"] < 0.1 * x.nbytes, found

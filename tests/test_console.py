@@ -165,6 +165,7 @@ def test_rows_of_those_expected():
     assert "80%" in text(summary(a, a))[0]
     done = block({"x": np.zeros(20)}, runs=[0, 1] * 10, expected=10)
     assert text(summary(done))[0].endswith("100%  20/20 rows  10/s  0:02")
+    assert "100%, 20/20 rows, 10/s, in 0:02 |" in line(summary(done))
 
 
 def test_a_program_that_is_called_again_starts_again():

@@ -1,5 +1,6 @@
 """Runs of a store, sent to other loggers."""
 
+import dataclasses
 import sys
 
 import jax
@@ -12,7 +13,7 @@ from test_trackers import CONFIG, KEYS, NAMES, XS, odd, trained
 from tracked import counted, expected
 
 import lox
-from lox import _resend, loggers
+from lox import _recorded, _resend, loggers
 from lox._store._folder import begun
 from lox._store._read import Reader, Stale
 
@@ -54,6 +55,13 @@ def test_a_writer_gets_what_was_recorded(store, rows, monkeypatch):
             assert found[key] == wanted[key]
         ((_, parts),) = found["parts"]
         assert parts == {"z": np.complex64(complex(x, 2 * x)), "big": x > 0.5}
+
+
+def test_what_a_journal_does_not_tell_of_a_run_is_the_default():
+    run = loggers.Run(3, "0-1", (0, 1), {"lr": 0.1}, 1e9, "g", 0, "12345678")
+    told = {name: value for name, value in vars(run).items() if name != "job"}
+    assert _recorded.run_of(vars(run)) == run
+    assert _recorded.run_of(told) == dataclasses.replace(run, job="")
 
 
 def test_a_logger_gets_what_was_recorded(store, tmp_path):

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import warnings
+from dataclasses import make_dataclass
 
 import jax
 import jax.numpy as jnp
@@ -242,6 +243,33 @@ def test_logs_that_are_there_already():
     assert_kept(rows, records * 2)
 
 
+def test_logs_that_are_there_already_get_steps():
+    writer = Kept()
+    logger = Logger(writer)
+    states = jax.vmap(logger.init)(KEYS[:2])
+    one = jax.tree.map(lambda x: x[0], states)
+    logger.log(one, {"plain": 1.5}, step=3)
+    _, logs = lox.spool(counting, ["total", "odd"])(INTS)
+    logger.log(one, logs, epoch=7)
+    logger.log(one, logs.slice[:2], step=10, epoch=8)
+    jax.jit(jax.vmap(lambda s, x, i: logger.log(s, {"x": x}, step=i)))(
+        states, jnp.arange(2.0), jnp.arange(20, 22)
+    )
+    with pytest.raises(ValueError, match="A step cannot be called 'items'"):
+        logger.log(one, {"x": 1.0}, items=1)
+    jax.vmap(logger.finish)(states)
+
+    rows = writer.rows(name(KEYS[0]))
+    of = {key: [(s, v[key]) for s, v in rows if key in v] for key in ("total", "odd", "x")}
+    assert rows[0] == ({"step": 3}, {"plain": 1.5})
+    sums = enumerate(np.cumsum(INTS).tolist())
+    again = [({"step": 10, "epoch": 8}, 0), ({"step": 10, "epoch": 8}, 1)]
+    assert of["total"] == [({"step": i, "epoch": 7}, sum) for i, sum in sums] + again
+    assert [s for s, _ in of["odd"]] == [{"epoch": 7}] * 2 + [{"step": 10, "epoch": 8}]
+    assert of["x"] == [({"step": 20}, 0.0)]
+    assert writer.rows(name(KEYS[1])) == [({"step": 21}, {"x": 1.0})]
+
+
 def test_options_are_those_of_spool_and_tap():
     writer = Kept()
     logger = Logger(writer)
@@ -369,6 +397,12 @@ def test_bad_input():
         logger.tap(3, logger.init(KEYS[0]))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match='`on_error` is "warn" or "raise", not \'no\''):
         Logger(Kept(), on_error="no")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"`config` is 'Config', not a map.*\.asdict\(con"):
+        Logger(Kept(), config=make_dataclass("Config", ["rate"])(0.1))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="`writer` is 'function', without `open`, `write`"):
+        Logger(lambda batch: None)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"Logs are a mapping from keys to.*`float`"):
+        logger.log(logger.init(KEYS[0]), 1.0)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="takes one or more loggers, not Kept"):
         MultiLogger(Kept())  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="takes one or more loggers, not none"):

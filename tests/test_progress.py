@@ -191,7 +191,7 @@ def test_without_a_terminal_there_is_a_line_every_ten_seconds(capsys):
         "train: 25%, 50/200 iterations, 5/s, 0:30 left\n"
         "train: 50%, 100/200 iterations, 5/s, 0:20 left\n"
         "train: 75%, 150/200 iterations, 5/s, 0:10 left\n"
-        "train: 100%, 200/200 iterations, 5/s, 0:00 left\n"
+        "train: 100%, 200/200 iterations, 5/s, in 0:40\n"
     )
 
 

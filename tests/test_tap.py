@@ -415,6 +415,21 @@ def test_nested_loops_are_collected_over_the_outermost_one():
     assert [of([logs], "outer") for logs in found] == [[[0, 1]], [[2, 3]]]
 
 
+def test_loops_of_several_rows_an_iteration_end_without_a_rest_if_they_can():
+    def twice(x):
+        def step(c, i):
+            lox.log({"i": 2 * i})
+            lox.log({"i": 2 * i + 1})
+            return jnp.tanh(c), None
+
+        return jax.lax.scan(step, x, jnp.arange(12))[0]
+
+    _, found = heard(lambda listen: jax.jit(lox.tap(twice, listen, batch=10)), 0.5)
+    assert [len(logs["i"]) for logs in found] == [8, 8, 8]
+    text = jax.jit(lox.tap(twice, print, batch=10)).lower(0.5).as_text()
+    assert text.count("tanh") == 1
+
+
 def test_a_batch_costs_one_host_call_and_no_more():
     assert len(host_calls(jax.jit(lox.tap(counting(1000), print, batch=100)), 0)) == 10
 

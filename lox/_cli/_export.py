@@ -1,8 +1,9 @@
 """`lox export`: runs in another format, or in a tracker."""
 
+import contextlib
 import importlib
 import itertools as it
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,22 @@ def export(where: Sequence[str], to: str, *, out: str | None, project: str | Non
         writer = _writer(to, folder, project or "lox")
         sessions = it.groupby(choices, key=lambda choice: choice.now)
         found = (of_session(now, [c.id for c in own]) for now, own in sessions)
-        forward(found, [writer])
+        for own in found:
+            with _said_by(to):
+                forward([own], [writer])
     target = f"the project {project or 'lox'!r} of {to}" if to in PROJECTS else folder
     print(f"{count(len(choices), 'run')} exported to {target}")
+
+
+@contextlib.contextmanager
+def _said_by(to: str) -> Iterator[None]:
+    """What a tracker has against it, such as that nobody is logged in, in one line."""
+    try:
+        yield
+    except Exception as error:
+        if to not in PROJECTS:
+            raise
+        raise Trouble(f"{to} raised {type(error).__name__}: {error}") from error
 
 
 def _writer(to: str, folder: str, project: str) -> Writer:

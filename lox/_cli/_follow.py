@@ -15,6 +15,7 @@ from lox._store._read import Reader, Snapshot, Stale
 from lox._writer import Block
 
 from ._trouble import Trouble
+from ._within import within
 
 
 class Follower:
@@ -125,9 +126,12 @@ class Follower:
 
     def _blocks(self, frames: Iterable[Frame]) -> Iterator[Block]:
         for block in recorded(self._now, frames, self._ids):
-            own = {k: x for k, x in block.values.items() if k in (self._keys or (k,))}
+            own = {k: x for k, x in block.values.items() if self._is_asked_for(k)}
             if own:
                 yield dataclasses.replace(block, values=own)
+
+    def _is_asked_for(self, name: str) -> bool:
+        return not self._keys or any(within(name, key) for key in self._keys)
 
 
 def _end(block: Block, number: int) -> Block:

@@ -18,6 +18,7 @@ from ._facts import date, described, settings, took
 from ._lasts import lasts
 from ._screen import Column, print_json, screen
 from ._trouble import Trouble, missing_key
+from ._within import within
 
 KEYS = 4  # as many are shown as there is room for, and no more
 
@@ -53,7 +54,8 @@ def ls(where: str, keys: Sequence[str], *, config: bool, as_json: bool) -> None:
     shown = _shown(where, items, keys)
     lines = _lines(items)
     strong = [i for i, line in enumerate(lines) if len(line.items) > 1]
-    screen().table(_columns(lines, shown, config=config), strong)
+    columns = _columns(lines, shown, are_asked_for=bool(keys), config=config)
+    screen().table(columns, strong)
 
 
 def _items(where: str) -> list[Item]:
@@ -77,10 +79,13 @@ def _items(where: str) -> list[Item]:
 def _shown(where: str, items: list[Item], keys: Sequence[str]) -> list[str]:
     """The keys that get a column: those that are asked for, or that most runs have."""
     there = Counter(key for item in items for key in item.last)
-    for key in keys:
-        if key not in there:
+    if not keys:
+        return [key for key, _ in there.most_common(KEYS)]
+    found = [[own for own in there if within(own, key)] for key in keys]
+    for key, own in zip(keys, found, strict=True):
+        if not own:
             raise missing_key(key, f"What `lox ls {where}` lists", there)
-    return list(keys) or [key for key, _ in there.most_common(KEYS)]
+    return list(dict.fromkeys(it.chain(*found)))
 
 
 def _lines(items: list[Item]) -> list[Line]:
@@ -93,7 +98,9 @@ def _lines(items: list[Item]) -> list[Line]:
     return lines
 
 
-def _columns(lines: list[Line], keys: list[str], *, config: bool) -> list[Column]:
+def _columns(
+    lines: list[Line], keys: list[str], *, are_asked_for: bool, config: bool
+) -> list[Column]:
     firsts = [(line.items[0], line.is_inner) for line in lines]
     columns = [
         Column("RUN", [_label(line) for line in lines]),
@@ -112,7 +119,8 @@ def _columns(lines: list[Line], keys: list[str], *, config: bool) -> list[Column
         Column("ROWS", [_rows(line) for line in lines], right=True),
     ]
     for key in keys:
-        columns.append(Column(clean(key), _values(lines, key), numbers=True, optional=True))
+        look: Any = {"numbers": True, "optional": not are_asked_for}
+        columns.append(Column(clean(key), _values(lines, key), **look))
     if config:
         columns.append(Column("CONFIG", [_config(item) for item, _ in firsts]))
     return columns

@@ -16,6 +16,7 @@ from lox.loggers._words import count
 
 from ._choose import Choice, chosen
 from ._trouble import Trouble, missing_key
+from ._within import within
 
 Curves = dict[str, Curve]
 
@@ -63,16 +64,16 @@ def _curves(runs: Sequence[Choice], keys: Sequence[str], x: str | None) -> Curve
 
 def _of_run(choice: Choice, keys: Sequence[str], x: str | None) -> list[Curve]:
     stored = dict(zip(choice.now.runs, of_session(choice.now), strict=True))[choice.id]
-    own = [key for key in stored.keys if not keys or any(_within(k, key) for k in keys)]
+    own = [key for key in stored.keys if not keys or any(_about(k, key) for k in keys)]
     rows = to_numpy(of_run(choice.store, choice.now, choice.id, own).rows())
     drawn = {key: of for key, of in rows.items() if has_step(of, x) and (keys or of.time)}
     curves = [curve for key, of in drawn.items() for curve in curves_of(key, of, x)]
-    return [c for c in curves if not keys or any(_within(c.name, key) for key in keys)]
+    return [c for c in curves if not keys or any(within(c.name, key) for key in keys)]
 
 
-def _within(name: str, key: str) -> bool:
-    """Whether a name is that of a key, or of something in its tree."""
-    return name == key or name.startswith(f"{key}/")
+def _about(asked: str, key: str) -> bool:
+    """Whether a key, or something in its tree, is asked for."""
+    return within(asked, key) or within(key, asked)
 
 
 def _check(
@@ -80,7 +81,7 @@ def _check(
 ) -> None:
     there = list(dict.fromkeys(key for choice in runs for key in choice.now.keys))
     for key in keys:
-        if not any(_within(key, own) for own in there):
+        if not any(_about(key, own) for own in there):
             raise missing_key(key, runs[0].address, there)
     if not names:
         behind = "" if x is None else f" with the step {x!r}"
@@ -128,7 +129,12 @@ def _smoothed(curve: Curve, number: int) -> Curve:
 
 
 def _running_mean(values: np.ndarray, number: int) -> np.ndarray:
-    sums = np.cumsum(np.append(0.0, values))
+    if number == 1:
+        return values
+    finite = np.isfinite(values)
+    sums = np.cumsum(np.append(0.0, np.where(finite, values, 0)))
+    others = np.cumsum(np.append(0, ~finite))
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(0, ends - number)
-    return values if number == 1 else (sums[ends] - sums[starts]) / (ends - starts)
+    means = (sums[ends] - sums[starts]) / (ends - starts)
+    return np.where(others[ends] > others[starts], np.nan, means)

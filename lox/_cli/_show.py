@@ -2,6 +2,7 @@
 
 import itertools as it
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,8 +19,10 @@ from ._choose import Choice, several
 from ._facts import described, moment, settings, took
 from ._screen import GAP, Column, Screen, print_json, room, screen
 from ._trouble import missing_key
+from ._within import within
 
 CURVE = 8, 32  # least and most width of a curve
+MARGIN = 9  # where the names of facts stand
 
 
 class Content(NamedTuple):
@@ -77,7 +80,7 @@ def _names(choices: Sequence[Choice], content: Content, keys: Sequence[str]) -> 
     there = list(content.summary.series)
     if not keys:
         return there
-    found = [[n for n in there if n == key or n.startswith(f"{key}/")] for key in keys]
+    found = [[name for name in there if within(name, key)] for key in keys]
     for key, own in zip(keys, found, strict=True):
         if not own:
             raise missing_key(key, _title(choices), there)
@@ -107,7 +110,16 @@ def _head(out: Screen, choices: Sequence[Choice], content: Content) -> None:
     lines.append(("steps", "  ".join(f"{clean(k)} {digits(x, 'i')}" for k, x in steps)))
     for name, text in lines:
         if text:
-            out.line((f"{name:9}", "dim"), (text, ""))
+            out.line((f"{name:{MARGIN}}", "dim"), (_wrapped(text, out.width), ""))
+
+
+def _wrapped(text: str, width: int | None) -> str:
+    """The text beside the margin, in as many lines as it needs there."""
+    if width is None:
+        return text
+    size = max(width - MARGIN, 1)
+    lines = textwrap.wrap(text, size, break_long_words=False, break_on_hyphens=False)
+    return f"\n{'':{MARGIN}}".join(lines)
 
 
 def _body(

@@ -15,6 +15,7 @@ from ._choose import chosen
 from ._follow import Follower
 from ._screen import Part, Screen, print_json, screen
 from ._trouble import missing_key
+from ._within import within
 
 PAUSE = 0.25  # seconds between two looks
 TOGETHER = 0.05  # seconds within which the keys of a flush are written
@@ -51,7 +52,7 @@ def _skipped(follower: Follower) -> list[Block]:
 
 def _check(follower: Follower, keys: Sequence[str], where: str, *, follow: bool) -> None:
     for key in keys:
-        if key in follower.keys:
+        if any(within(own, key) for own in follower.keys):
             continue
         error = missing_key(key, where, follower.keys)
         if follower.ended or not follow:

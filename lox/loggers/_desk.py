@@ -281,6 +281,8 @@ class Desk(BaseDesk):
         super().__init__(name, every, everywhere=all_processes)
         if on_error not in ("warn", "raise"):
             raise ValueError(f'`on_error` is "warn" or "raise", not {on_error!r}.')
+        _check_writer(writer)
+        _check_config(config)
         self._name, self._writer = name, writer
         self._config = dict(config or {})
         self._on_error: OnError = on_error
@@ -395,6 +397,25 @@ def _finish_all() -> None:
     scribe.flush()
     for desk in list(_desks):
         desk._finish(list(desk._names))
+
+
+def _check_writer(writer: Any) -> None:
+    parts = ("open", "write", "flush", "close")
+    missing = [f"`{part}`" for part in parts if not hasattr(writer, part)]
+    if missing:
+        kind = type(writer).__name__
+        raise TypeError(
+            f"`writer` is {kind!r}, without {', '.join(missing)}. A writer has all "
+            "methods of `lox.loggers.Writer`. For a function, use `lox.tap`."
+        )
+
+
+def _check_config(config: Any) -> None:
+    if not isinstance(config, Mapping | None):
+        raise TypeError(
+            f"`config` is {type(config).__name__!r}, not a mapping from names to values. "
+            "Give `dataclasses.asdict(config)`, or `vars(config)`."
+        )
 
 
 def _number(name: str) -> int:

@@ -130,10 +130,18 @@ class BaseLogger:
 
         return logged
 
-    def log(self, state: LoggerState, logs: logdict | Mapping[str, Any]) -> None:
-        """Write logs that are already there."""
+    def log(
+        self, state: LoggerState, logs: logdict | Mapping[str, Any], **steps: Any
+    ) -> None:
+        """Write logs that are already there.
+
+        Args:
+            state: The run.
+            logs: The logs, or values by key.
+            **steps: Any other keyword is a step of all of them, such as `step=i`.
+        """
         self._check(state)
-        rows = loggable(logs).rows()
+        rows = loggable(logs, steps).rows()
         if rows:
             plain = {key: without_keys(own) for key, own in rows.items()}
             _send(Sink(self._desk).of(rows), logdict.of(plain), state)

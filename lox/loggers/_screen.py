@@ -22,7 +22,8 @@ def line(summary: Summary, now: float, *, title: str, most: int) -> str:
     progress = summary.progress
     parts = [count(summary.runs, "run")]
     parts += [f"{clean(name)} {digits(s, 'i')}" for name, s in summary.steps.items()]
-    parts += [pace(*progress.done(summary.runs), progress.rate(now), "rows")]
+    rate, seconds = progress.rate(now), now - summary.start
+    parts += [pace(*progress.done(summary.runs), rate, seconds, "rows")]
     values = [
         f"{clean(name)} {digits(series.spread().mean)}"
         for name, series in summary.series.items()

@@ -1,0 +1,57 @@
+"""The programs of the benchmarks, and what the compiler says of them."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+import quick
+from _measure import race, ratios
+from _report import END, START, updated
+from _ways import all_ways
+from cases import CASES
+
+import lox
+
+
+@pytest.fixture(scope="module")
+def ways():
+    return all_ways()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logs_cost_what_metrics_by_hand_cost_and_nothing_without_a_listener(name, ways):
+    quick.check_case(CASES[name], ways)
+
+
+def test_host_calls_do_not_depend_on_the_number_of_seeds(ways):
+    quick.check_host_calls(ways)
+
+
+def test_the_check_finds_a_program_that_costs_more(ways):
+    """Here the metrics by hand are those of another loop."""
+    loop, other = CASES["empty loop"], CASES["arrays"]
+    wrong = dataclasses.replace(loop, by_hand=other.by_hand)
+    with pytest.raises(AssertionError, match=r"empty loop: `lox\.spool` takes .*flops"):
+        quick.check_case(wrong, ways)
+
+
+@pytest.mark.parametrize("name", ["sampler", "empty loop"])
+def test_what_is_carried_by_hand_is_what_is_logged(name):
+    case = CASES[name]
+    _, logs = jax.jit(lox.spool(case.logged(lox.log, case.small)))(case.keys())
+    _, rows = jax.jit(case.by_hand(case.small))(case.keys())
+    for value, expected in zip(logs.values(), rows, strict=False):
+        assert jnp.array_equal(value, expected)
+
+
+def test_a_slow_function_has_fewer_turns_and_ratios_are_of_the_same_rounds():
+    times = race({"slow": lambda: sum(range(400_000)), "fast": lambda: 0}, budget=0.1)
+    assert len(times["slow"]) < len(times["fast"])
+    assert times["slow"].keys() <= times["fast"].keys()
+    assert ratios({0: 2.0, 1: 9.0, 2: 6.0}, {0: 1.0, 2: 2.0}) == (2.25, 2.5, 2.75)
+
+
+def test_figures_replace_older_ones_and_leave_the_rest():
+    text = f"before\n{START}\nold\n{END}\nafter"
+    assert updated(text, "new") == f"before\n{START}\nnew\n{END}\nafter"
