@@ -163,11 +163,13 @@ class Collect:
         """The handler for a program that holds these records."""
         asked = [*(own for _, own in self.reduce), *(record.reduce for record in records)]
         gathers = self.interval or any(map(reduction_named, asked))
-        batches: dict[str, tuple[int, ...]] = {}
+        batches: dict[str, list[tuple[int, ...]]] = {}
         for record in records if self.interval else ():
             for entry in (self._entry(key, record) for key in record.keys):
-                batches[entry] = _widest(entry, batches.get(entry, ()), record.batch)
-        offsets = {key: jnp.zeros(batch, jnp.int32) for key, batch in batches.items()}
+                batches.setdefault(entry, []).append(record.batch)
+        offsets = {
+            key: jnp.zeros(_widest(key, each), jnp.int32) for key, each in batches.items()
+        }
         return dataclasses.replace(self, gathers=bool(gathers), offsets=offsets)
 
     def finished(self, logs: logdict) -> dict[str, Rows]:
@@ -204,14 +206,15 @@ class Collect:
         return self
 
 
-def _widest(key: str, *batches: tuple[int, ...]) -> tuple[int, ...]:
+def _widest(key: str, batches: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """The batch axes of rows that are counted together."""
-    small, large = sorted(batches, key=len)
-    rest = iter(large)
-    if not all(size in rest for size in small):  # in this order
-        raise ValueError(
-            f"{key!r} is logged with axes (of `vmap`s and devices) of sizes {small} and "
-            f"{large}, and `interval` cannot count its rows together. Use another key for "
-            "one of them, or no `interval`."
-        )
-    return large
+    widest = max(batches, key=len)
+    for batch in batches:
+        rest = iter(widest)
+        if not all(size in rest for size in batch):  # in this order
+            raise ValueError(
+                f"{key!r} is logged with axes (of `vmap`s and devices) of sizes {batch} "
+                f"and {widest}, and `interval` cannot count its rows together. Use another "
+                "key for one of them, or no `interval`."
+            )
+    return widest
