@@ -68,7 +68,7 @@ def _spread(entries: Mapping[str, Entry], eqn: JaxprEqn) -> list[str]:
     axes, is_known = _compat.mapped_axes(eqn).keys(), eqn.params["check_vma"]
 
     def differs(own: Entry) -> bool:
-        is_combined = isinstance(own, Reduced) and own.reduction.devices
+        is_combined = isinstance(own, Reduced) and bool(own.reduction.devices)
         return is_combined or any(_compat.varying(x) & axes for x in jax.tree.leaves(own))
 
     return [
