@@ -26,9 +26,6 @@ nitpick_ignore_regex = [
     ("py:class", r"lox\._arrange\.Slice"),
 ]
 
-# Pages that are in the table of contents and not yet written.
-suppress_warnings = ["toc.not_readable"]
-
 add_module_names = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
