@@ -37,6 +37,11 @@ complete -c lox -s o -l out -r -F
 }
 
 
+def completion(shell: str) -> None:
+    """Print what makes a shell complete commands, runs and keys."""
+    print(SCRIPTS[shell].strip())
+
+
 def completions(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
     """What the last of the words can become."""
     *before, word = words or [""]

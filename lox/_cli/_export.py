@@ -10,12 +10,12 @@ from typing import Any
 from lox._extras import imported
 from lox._recorded import run_of
 from lox._resend import forward, of_session
-from lox._runs import of_session as stored_runs
 from lox._writer import Writer
 from lox.loggers._lines import create
 from lox.loggers._words import count
 
 from ._choose import Choice, several
+from ._facts import stored_runs
 from ._trouble import Trouble
 
 # Where the writers are: only the one that is needed is imported.
@@ -73,9 +73,8 @@ def _to_parquet(choices: Sequence[Choice], folder: Path) -> None:
     imported("polars", "`lox export --to parquet`", "polars")
     from lox._load import of_run  # with JAX
 
-    for choice in choices:
-        stored = dict(zip(choice.now.runs, stored_runs(choice.now), strict=True))
-        logs = of_run(choice.store, choice.now, choice.id, stored[choice.id].keys)
+    for choice, stored in zip(choices, stored_runs(choices), strict=True):
+        logs = of_run(choice.store, choice.now, choice.id, stored.keys)
         table: Any = logs.to_polars()
         table.write_parquet(create(folder, run_of(choice.run), ".parquet"))
 

@@ -2,11 +2,11 @@
 
 import datetime
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lox._pace import duration
-from lox._runs import StoredRun
+from lox._runs import StoredRun, of_session
 from lox.loggers._words import clean
 
 from ._choose import Choice
@@ -51,6 +51,16 @@ def settings(config: Mapping[str, Any], outer: str = "") -> list[tuple[str, str]
         else:
             found.append((whole, clean(str(value))))
     return found
+
+
+def stored_runs(choices: Sequence[Choice]) -> list[StoredRun]:
+    """What is in each of them. Their sessions are read once."""
+    sessions = {choice.now.folder: choice.now for choice in choices}
+    runs = {
+        folder: dict(zip(now.runs, of_session(now), strict=True))
+        for folder, now in sessions.items()
+    }
+    return [runs[choice.now.folder][choice.id] for choice in choices]
 
 
 def described(choice: Choice, stored: StoredRun) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lox._runs import StoredRun, of_session
+from lox._runs import StoredRun
 from lox._store._read import Stale
 from lox.loggers._words import clean, count, deviation, digits
 
 from ._choose import Choice, every, located, several
-from ._facts import date, described, settings, took
+from ._facts import date, described, settings, stored_runs, took
 from ._lasts import lasts
 from ._screen import Column, print_json, screen
 from ._trouble import Trouble, missing_key
@@ -64,16 +64,14 @@ def _items(where: str) -> list[Item]:
         try:
             choices = several([where]) if name else every(store)
             sessions = {choice.now.folder: choice.now for choice in choices}
-            stored = {
-                (folder, id): run
-                for folder, now in sessions.items()
-                for id, run in zip(now.runs, of_session(now), strict=True)
-            }
             last = {folder: lasts(now) for folder, now in sessions.items()}
+            stored = stored_runs(choices)
         except Stale:
             continue
-        places = [(choice, choice.now.folder, choice.id) for choice in choices]
-        return [Item(c, stored[folder, id], last[folder][id]) for c, folder, id in places]
+        return [
+            Item(choice, run, last[choice.now.folder][choice.id])
+            for choice, run in zip(choices, stored, strict=True)
+        ]
 
 
 def _shown(where: str, items: list[Item], keys: Sequence[str]) -> list[str]:

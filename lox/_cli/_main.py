@@ -1,15 +1,25 @@
 """The commands, and how a process ends that runs one of them."""
 
+import importlib
 import os
 import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from ._complete import SCRIPTS, completions
+from ._complete import completions
 from ._parser import parser_of_lox
 from ._trouble import Trouble, listed, meant
 
+# The file of each command, which holds a function of its name.
+COMMANDS = {
+    "ls": "_ls",
+    "show": "_show",
+    "tail": "_tail",
+    "plot": "_plot",
+    "export": "_export",
+    "completion": "_complete",
+}
 # As shells have it: 128 and the number of the signal.
 INTERRUPTED, CLOSED = 130, 141
 
@@ -53,52 +63,13 @@ def _called(args: list[str]) -> int:
         print(f"lox: There is no command {args[0]!r}.{question} {there}", file=sys.stderr)
         return 2
     options = vars(parser.parse_args(args))
-    COMMANDS[options.pop("command")](**options)
+    _run(options.pop("command"), options)
     return 0
 
 
-def _ls(**options: Any) -> None:
-    from ._ls import ls
-
-    ls(**options)
-
-
-def _show(**options: Any) -> None:
-    from ._show import show
-
-    show(**options)
-
-
-def _tail(**options: Any) -> None:
-    from ._tail import tail
-
-    tail(**options)
-
-
-def _plot(**options: Any) -> None:
-    from ._plot import plot
-
-    plot(**options)
-
-
-def _export(**options: Any) -> None:
-    from ._export import export
-
-    export(**options)
-
-
-def _completion(shell: str) -> None:
-    print(SCRIPTS[shell].strip())
-
-
-COMMANDS = {
-    "ls": _ls,
-    "show": _show,
-    "tail": _tail,
-    "plot": _plot,
-    "export": _export,
-    "completion": _completion,
-}
+def _run(command: str, options: dict[str, Any]) -> None:
+    module = importlib.import_module(f"lox._cli.{COMMANDS[command]}")
+    getattr(module, command)(**options)
 
 
 def _warn(message: Any, *_: Any, **__: Any) -> None:

@@ -11,10 +11,11 @@ from lox._export import to_numpy
 from lox._extras import imported
 from lox._load import of_run
 from lox._plot import Curve, curves_of, draw, has_step, panels
-from lox._runs import of_session
+from lox._runs import StoredRun
 from lox.loggers._words import count
 
 from ._choose import Choice, chosen
+from ._facts import stored_runs
 from ._trouble import Trouble, missing_key
 from ._within import within
 
@@ -52,8 +53,8 @@ def plot(
 def _curves(runs: Sequence[Choice], keys: Sequence[str], x: str | None) -> Curves:
     """The curves of some runs by name, those of all runs together."""
     found: Curves = {}
-    for choice in runs:
-        for curve in _of_run(choice, keys, x):
+    for choice, stored in zip(runs, stored_runs(runs), strict=True):
+        for curve in _of_run(choice, stored, keys, x):
             before = found.get(curve.name, dataclasses.replace(curve, points=[]))
             points = [*before.points, *curve.points]
             found[curve.name] = dataclasses.replace(
@@ -62,8 +63,9 @@ def _curves(runs: Sequence[Choice], keys: Sequence[str], x: str | None) -> Curve
     return found
 
 
-def _of_run(choice: Choice, keys: Sequence[str], x: str | None) -> list[Curve]:
-    stored = dict(zip(choice.now.runs, of_session(choice.now), strict=True))[choice.id]
+def _of_run(
+    choice: Choice, stored: StoredRun, keys: Sequence[str], x: str | None
+) -> list[Curve]:
     own = [key for key in stored.keys if not keys or any(_about(k, key) for k in keys)]
     rows = to_numpy(of_run(choice.store, choice.now, choice.id, own).rows())
     drawn = {key: of for key, of in rows.items() if has_step(of, x) and (keys or of.time)}

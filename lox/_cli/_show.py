@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lox._recorded import recorded
-from lox._runs import of_session
 from lox._store._read import Stale
 from lox._writer import leaves
 from lox.loggers._series import Series
@@ -16,7 +15,7 @@ from lox.loggers._summary import Summary
 from lox.loggers._words import clean, count, deviation, digits, sparkline
 
 from ._choose import Choice, several
-from ._facts import described, moment, settings, took
+from ._facts import described, moment, settings, stored_runs, took
 from ._screen import GAP, Column, Screen, print_json, room, screen
 from ._trouble import missing_key
 from ._within import within
@@ -169,12 +168,7 @@ def _numbers(series: Series, *, several: bool) -> dict[str, str]:
 def _for_programs(
     choices: Sequence[Choice], content: Content, names: Sequence[str]
 ) -> dict[str, Any]:
-    stored = {
-        (now.folder, id): run
-        for now in {choice.now.folder: choice.now for choice in choices}.values()
-        for id, run in zip(now.runs, of_session(now), strict=True)
-    }
-    runs = [described(c, stored[c.now.folder, c.id]) for c in choices]
+    runs = list(map(described, choices, stored_runs(choices)))
     series = content.summary.series
     keys = {name: _figures(series[name], content.rows[name]) for name in names}
     return {"runs": runs, "steps": content.steps, "keys": keys}
