@@ -500,7 +500,8 @@ def once_a_device(fun: Callable) -> Callable:
     Otherwise JAX divides it along them as it likes, and cannot if it calls the host. The
     function takes and returns a token first, and other arrays.
     """
-    axes = [axis for axis, is_manual in manual_axes().items() if not is_manual]
+    mesh, manual = jax.sharding.get_abstract_mesh(), manual_axes()
+    axes = [axis for axis in mesh.axis_names if manual and axis not in manual]
     if not axes:
         return fun
 
@@ -508,13 +509,11 @@ def once_a_device(fun: Callable) -> Callable:
         is_first = sum(index[0] for index in indices) == 0
         return jax.lax.cond(is_first, lambda: fun(token, *args), lambda: [token])
 
-    everywhere, each = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec
-    sizes = jax.sharding.get_abstract_mesh().shape
-    indices = [np.arange(sizes[axis], dtype=np.int32) for axis in axes]
+    indices = [np.arange(mesh.shape[axis], dtype=np.int32) for axis in axes]
     return lambda *args: jax.shard_map(
         run,
-        in_specs=([each(axis) for axis in axes], *[everywhere] * len(args)),
-        out_specs=everywhere,
+        in_specs=([P(axis) for axis in axes], *[P()] * len(args)),
+        out_specs=P(),
         axis_names=set(axes),
         check_vma=False,
     )(indices, *args)
@@ -568,20 +567,16 @@ _batch_shard_map_itself = _batching.BatchTrace.process_shard_map  # pyright: ign
 _batching.BatchTrace.process_shard_map = _batch_shard_map  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def manual_axes() -> dict[str, bool]:
-    """The axes of the mesh that is around, and which of them a `shard_map` is over.
-
-    Empty outside of a `shard_map`.
-    """
+def manual_axes() -> list[str]:
+    """The axes of the mesh that the `shard_map`s around are over, in its order."""
     mesh = jax.sharding.get_abstract_mesh()
     manual = getattr(mesh, "manual_axes", ())
-    return {axis: axis in manual for axis in mesh.axis_names} if manual else {}
+    return [axis for axis in mesh.axis_names if axis in manual]
 
 
 def coordinates() -> dict[str, jax.Array]:
     """Inside of a `shard_map`, where in the mesh the device is that runs this."""
-    manual = [axis for axis, is_manual in manual_axes().items() if is_manual]
-    return {_axis_name(axis): jax.lax.axis_index(axis) for axis in manual}
+    return {_axis_name(axis): jax.lax.axis_index(axis) for axis in manual_axes()}
 
 
 def _axis_name(axis: Any) -> str:
@@ -619,8 +614,8 @@ def varied(x: Any, axes: frozenset[str] | None = None) -> Any:
     """
     if not _config._check_vma.value:
         return x
-    manual = (axis for axis, is_manual in manual_axes().items() if is_manual)
-    missing = tuple((frozenset(manual) if axes is None else axes) - varying(x))
+    wanted = frozenset(manual_axes()) if axes is None else axes
+    missing = tuple(wanted - varying(x))
     if not missing:
         return x
     if hasattr(jax.lax, "pcast"):  # JAX >= 0.8

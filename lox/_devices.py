@@ -17,10 +17,12 @@ from ._logdict import logdict
 from ._merge import Entry
 from ._reduced import Reduced, combine
 from ._rows import Rows
+from ._rules import rule_for
 from ._stage import Staged, stage
 
 
-def on_devices(walk, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
+@rule_for("shard_map")
+def _shard_map(walk, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
     """Run a `shard_map`; returns its outputs, and its logs with an axis of devices.
 
     What is known to be the same on all devices comes without that axis.
@@ -61,6 +63,11 @@ def on_devices(walk, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
     return outs, logdict.of(
         {k: _combined(k, own) if k in spread else own for k, own in logs.rows().items()}
     )
+
+
+@rule_for("xla_pmap")
+def _pmap(walk, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
+    return walk(_compat.pmap_as_shard_map(eqn, *args), *args)
 
 
 def _spread(entries: Mapping[str, Entry], eqn: JaxprEqn) -> list[str]:

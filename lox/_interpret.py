@@ -11,7 +11,12 @@ import numpy as np
 from jax.core import Tracer, eval_jaxpr
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
-from . import _compat, _context, _custom_rules as _custom_rules
+from . import (
+    _compat,
+    _context,
+    _custom_rules as _custom_rules,
+    _devices as _devices,
+)
 from ._emit import emit_effect, emit_p
 from ._handlers import Forward
 from ._log import log_effect, log_p

@@ -108,13 +108,16 @@ class Rows:
         return dataclasses.replace(self, **changes)
 
     def at(self, steps: dict[str, Any]) -> "Rows":
-        """The same with a step for all rows, in place of those with its name."""
+        """The same with steps for all rows, in place of those with their names."""
         axes = self.lead + self.time + len(self.batch)
         shape = jnp.shape(jax.tree.leaves(self.value)[0])[:axes]
-        same = {
-            name: jnp.broadcast_to(step, (*shape, *jnp.shape(step))) if shape else step
-            for name, step in steps.items()
-        }
+
+        def wide(step):
+            # What is on the host stays there.
+            broadcast = jnp.broadcast_to if isinstance(step, jax.Array) else np.broadcast_to
+            return broadcast(step, (*shape, *jnp.shape(step))) if shape else step
+
+        same = {name: wide(step) for name, step in steps.items()}
         masks = {name: mask for name, mask in self.masks.items() if name not in steps}
         return self.replace(steps={**self.steps, **same}, masks=masks)
 

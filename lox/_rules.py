@@ -17,7 +17,6 @@ import jax
 from jax.extend.core import JaxprEqn
 
 from . import _compat
-from ._devices import on_devices
 from ._logdict import logdict
 from ._loops import (
     Body,
@@ -150,13 +149,3 @@ def _remat(walk, eqn, *args):
     jaxpr, consts = _compat.without_consts(staged.jaxpr)
     params = {**eqn.params, "jaxpr": jaxpr}
     return staged.output(eqn.primitive.bind(*consts, *staged.leaves, **params))
-
-
-@rule_for("shard_map")
-def _shard_map(walk, eqn, *args):
-    return on_devices(walk, eqn, *args)
-
-
-@rule_for("xla_pmap")
-def _pmap(walk, eqn, *args):
-    return walk(_compat.pmap_as_shard_map(eqn, *args), *args)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 
 from ._collect import Collect
 from ._courier import awaited, courier
@@ -19,7 +20,7 @@ from ._logdict import logdict
 from ._options import check_positive, check_prefix, listening, selection
 from ._parcel import Parcel
 from ._print import print_logs
-from ._unpack import unpacked, with_step
+from ._unpack import unpacked
 
 
 def tap(
@@ -161,9 +162,9 @@ class Listener:
 
 
 def _with_process(logs: logdict) -> logdict:
-    number = jax.process_index()
+    number = np.array(jax.process_index())
     rows = logs.rows().items()
-    return logdict.of({key: with_step(own, "process", number) for key, own in rows})
+    return logdict.of({key: own.at({"process": number}) for key, own in rows})
 
 
 def _identified(callback: Callable) -> Callable:

@@ -109,10 +109,9 @@ class Packed:
         if not index:
             return logs
         # Or one for each `vmap`.
-        example = index[0] if len(index) == 1 else index
-        return logdict.of(
-            {key: with_step(own, "example", example) for key, own in logs.rows().items()}
-        )
+        example = np.array(index[0] if len(index) == 1 else index)
+        rows = logs.rows().items()
+        return logdict.of({key: own.at({"example": example}) for key, own in rows})
 
     def _logs(self, leaves: list, rows: Callable[[], dict[str, Rows]]) -> logdict:
         values = leaves if self.tree is None else self.tree.unflatten(leaves)
@@ -123,12 +122,3 @@ class Packed:
 def _packed(contents: Contents, prefix: str) -> list[Packed]:
     records = jax.tree.unflatten(contents.form, contents.places)
     return [Packed.of(record, prefix) for record in records]
-
-
-def with_step(rows: Rows, name: str, step: Any) -> Rows:
-    """The rows with another step, the same for all of them."""
-    step = np.asarray(step)
-    # As all steps, it has the axes of the rows.
-    front = (rows.length,) * rows.time + rows.batch
-    wide = np.broadcast_to(step, front + step.shape)
-    return rows.replace(steps={**rows.steps, name: wide})
