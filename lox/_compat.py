@@ -2,9 +2,11 @@
 
 import contextlib
 import contextvars
+import ctypes
 import functools as ft
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -359,6 +361,7 @@ def portable_host_call(
     """
 
     def deliver(token, *arrays):
+        _keep_thread()
         callback([np.asarray(array) for array in arrays])
         return token
 
@@ -651,6 +654,7 @@ def cpu_host_call(context: Any, callback: Callable, token: Any, *args: Any) -> j
     """
 
     def deliver(execution, token, *buffers):
+        _keep_thread()
         # The last one is the output. All of them die after the call.
         callback([buffer.__array__().copy() for buffer in buffers[:-1]])
         return ()
@@ -665,6 +669,26 @@ def cpu_host_call(context: Any, callback: Callable, token: Any, *args: Any) -> j
         input_output_aliases={0: 0},
     )
     return call(token, *args, index=np.uint64(len(module.host_callbacks) - 1))
+
+
+class _Threads(threading.local):
+    are_kept = False
+
+
+_threads = _Threads()
+
+
+def _keep_thread() -> None:
+    """Have Python know this thread of JAX from now on.
+
+    For a thread that is not its own Python makes a state at each call, and unmaps it after
+    the call, for which the other cores are interrupted: where they are at work this takes
+    longer than all else in a host call. Such threads live as long as the process, so what
+    Python holds for them may, too.
+    """
+    if not _threads.are_kept:
+        _threads.are_kept = True
+        ctypes.pythonapi.PyGILState_Ensure()  # JAX will release it once less
 
 
 def staged_program() -> Any:

@@ -22,6 +22,8 @@ from ._parcel import Parcel
 # What may wait in the queue before the program has to.
 CALLS = 1000
 BYTES = 64 * 2**20
+# The size below which a parcel does not count for the bytes.
+SMALL = 2**10
 # How long the program waits for room: a callback that uses JAX may itself wait for the
 # thread of JAX that waits here.
 PATIENCE = 1.0
@@ -73,8 +75,7 @@ class Courier:
         if self._is_filled():
             self._hurry.set()
             self._wait_for_room()
-        with self._lock:
-            self._waiting += parcel.nbytes
+        self._hold(parcel.nbytes)
         self._queue.put(lambda: self._deliver(listener, deliver, parcel))
 
     def wait(self, listener: Hashable = None) -> list[Failure]:
@@ -151,9 +152,13 @@ class Courier:
 
     def _is_filled(self, share: float = 0.5) -> bool:
         """Whether so much of the queue is taken."""
-        if self._is_draining:
-            return False
-        return self._queue.qsize() >= CALLS * share or self._waiting >= BYTES * share
+        filled = self._queue.qsize() >= CALLS * share or self._waiting >= BYTES * share
+        return filled and not self._is_draining
+
+    def _hold(self, nbytes: int) -> None:
+        if abs(nbytes) >= SMALL:
+            with self._lock:
+                self._waiting += nbytes
 
     def _run(self) -> None:
         while (call := self._queue.get()) is not None:
@@ -172,8 +177,7 @@ class Courier:
                 deliver(parcel)
             except BaseException as error:
                 self._failed[listener] = self._note(listener, error)
-        with self._lock:
-            self._waiting -= parcel.nbytes
+        self._hold(-parcel.nbytes)
 
     def _note(self, listener: Hashable, error: BaseException) -> Failure:
         failure = Failure(error, str(listener))

@@ -37,7 +37,8 @@ class Packed:
         form: The structure of the logs.
         valid: Where it says which examples logged. None: all of them.
         batch: Sizes of the axes that the examples are along.
-        masks: Where it says which rows have been logged, for keys where some may not.
+        masks: Where it says which rows of a key have been logged. None: all of them.
+        is_plain: Whether each value is an array, and a row of it one record.
     """
 
     keys: Sequence[str]
@@ -47,7 +48,8 @@ class Packed:
     form: Any
     valid: Place | None
     batch: tuple[int, ...]
-    masks: Sequence[Place]
+    masks: Sequence[Place | None]
+    is_plain: bool
 
     @classmethod
     def of(cls, record: Record, prefix: str) -> "Packed":
@@ -65,7 +67,8 @@ class Packed:
             form=form,
             valid=record.valid,
             batch=record.batch,
-            masks=list(logs.valid.values()),
+            masks=[logs.valid.get(key) for key in logs],
+            is_plain=is_flat and not any(own.batch for own in logs.rows().values()),
         )
 
     @property
@@ -81,22 +84,27 @@ class Packed:
         """The logs of each example that logged the record."""
         valid = True if self.valid is None else self.valid.read(arrays)
         valid = np.broadcast_to(valid, self.batch)
-        complete = self._is_complete(arrays)
         values = [place.read(arrays) for place in self.values]
+        masks = [None if place is None else place.read(arrays) for place in self.masks]
+        complete = self._is_complete(masks)
         for index in map(tuple, np.argwhere(valid).tolist()):
-            if not complete[index]:
-                yield self._own(arrays, index)
-                continue
             at = (*index, ...)
             own = [x[at] for x in values]
-            yield self._logs(own, lambda index=index: self._own(arrays, index).rows())
+            rows = lambda index=index: self._own(arrays, index).rows()  # noqa: E731
+            if complete[index]:
+                yield self._logs(own, rows)
+            elif self.is_plain:
+                masked = [x if x is None else x[at] for x in masks]
+                yield logdict.later(_logged(self.keys, own, masked), rows)
+            else:
+                yield self._own(arrays, index)
 
-    def _is_complete(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    def _is_complete(self, masks: Sequence[np.ndarray | None]) -> np.ndarray:
         """Whether all rows of an example have been logged."""
         complete = np.ones(self.batch, bool)
-        for place in self.masks:
-            mask = place.read(arrays)
-            complete &= mask.all(tuple(range(len(self.batch), mask.ndim)))
+        for mask in masks:
+            if mask is not None:
+                complete &= mask.all(tuple(range(len(self.batch), mask.ndim)))
         return complete
 
     def _all(self, arrays: Sequence[np.ndarray], at: Any = ...) -> logdict:
@@ -116,6 +124,15 @@ class Packed:
     def _logs(self, leaves: list, rows: Callable[[], dict[str, Rows]]) -> logdict:
         values = leaves if self.tree is None else self.tree.unflatten(leaves)
         return logdict.later(zip(self.keys, values, strict=True), rows)
+
+
+def _logged(keys: Sequence[str], values: list, masks: list) -> Iterator[tuple[str, Any]]:
+    """The rows of each key that its mask lets through, if there are any."""
+    for key, value, mask in zip(keys, values, masks, strict=True):
+        if mask is None:
+            yield key, value
+        elif mask.any():
+            yield key, value[mask] if mask.ndim else value
 
 
 @ft.lru_cache(maxsize=1024)

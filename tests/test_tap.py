@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
@@ -238,6 +239,35 @@ def test_a_batch_of_examples_is_one_host_call():
         tapped = jax.jit(jax.vmap(lox.tap(logging, print)))
         calls = host_calls(tapped, jnp.arange(256.0))
         assert [r.batch for p in calls for r in p.records()] == [batch] * 3
+
+
+def test_threads_of_jax_keep_what_they_have_between_host_calls():
+    own, calls = threading.local(), []
+
+    def fun(x):
+        # Enough work for JAX to use its threads.
+        def step(x, _):
+            x = jnp.tanh(x @ x)
+            lox.log({"sum": x.sum()})
+            return x, None
+
+        return jax.lax.scan(step, x, length=50)[0]
+
+    def hear(self, parcel):
+        own.calls = getattr(own, "calls", 0) + 1
+        calls.append((threading.get_native_id(), own.calls))
+
+    with mock.patch.object(Listener, "__call__", hear):
+        tapped = jax.jit(lox.tap(fun, print))
+        for _ in range(10):
+            tapped(jnp.eye(256))
+            jax.effects_barrier()
+    threads = {thread for thread, _ in calls}
+    assert threads != {threading.get_native_id()}
+    # Not a new state of Python for each call.
+    for thread in threads:
+        numbers = [number for other, number in calls if other == thread]
+        assert numbers == list(range(1, len(numbers) + 1))
 
 
 def test_examples_come_in_order_with_their_index():
