@@ -1,6 +1,5 @@
 """The container of logged values and of what is known about them."""
 
-import functools as ft
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -44,8 +43,11 @@ class logdict(dict[str, Any], Conversions):
         ({'loss': 0.5}, 3)
     """
 
-    _make_rows: Callable[[], dict[str, Rows]]
+    # Most logs that leave a jitted function are asked for their values alone: their rows
+    # are made when somebody asks for more.
     _made_rows: dict[str, Rows] | None = None
+    _make_rows: Callable[[], dict[str, Rows]]
+    _parts: tuple[tuple, Any] | None = None
 
     def __init__(self, data: Any = (), /, **steps: Mapping[str, Any]):
         super().__init__()
@@ -266,6 +268,9 @@ class logdict(dict[str, Any], Conversions):
         )
 
     def tree_flatten(self) -> tuple[list, tuple]:
+        if self._made_rows is None and self._parts and self._parts[0][0] == tuple(self):
+            form, (*_, meta) = self._parts
+            return [*self.values(), meta], form
         rows = self.rows()
         values = [own.value for own in rows.values()]
         meta = [own.arrays() for own in rows.values()]
@@ -278,15 +283,16 @@ class logdict(dict[str, Any], Conversions):
 
     @classmethod
     def tree_unflatten(cls, form: tuple, children: Any) -> "logdict":
-        *values, meta = children
-        named = zip(form[0], values, strict=True)
-        return cls.later(named, ft.partial(_rows_of, values, meta, *form))
+        logs = cls.__new__(cls)
+        dict.update(logs, zip(form[0], children, strict=False))  # the last is the meta
+        logs._parts = form, children
+        return logs
 
     @property
     def _rows(self) -> dict[str, Rows]:
-        # Most logs that leave a jitted function are asked for their values alone.
         if self._made_rows is None:
-            self._made_rows = self._make_rows()
+            parts = self._parts
+            self._made_rows = _rows_of(*parts) if parts else self._make_rows()
         return self._made_rows
 
 
@@ -298,7 +304,9 @@ export.register_pytree_node_serialization(
 )
 
 
-def _rows_of(values: list, meta: list, keys: tuple, forms: tuple) -> dict[str, Rows]:
+def _rows_of(form: tuple, children: Any) -> dict[str, Rows]:
+    keys, forms = form
+    *values, meta = children
     each = zip(keys, values, meta, forms, strict=True)
     return {key: form[0](value, *arrays, *form[1:]) for key, value, arrays, form in each}
 
