@@ -2,8 +2,10 @@
 
 import dataclasses
 import random
+import re
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -106,6 +108,21 @@ def costs(compiled: Any) -> dict[str, float]:
         + memory.output_size_in_bytes
         + memory.argument_size_in_bytes,
     }
+
+
+def likeness(ours: Any, theirs: Any) -> str:
+    """How two compiled programs compare, in words."""
+    texts = [_without_sources(program.as_text()) for program in (ours, theirs)]
+    if texts[0] == texts[1]:
+        return "the same program"
+    each = [Counter(re.findall(r" = \S+ ([\w-]+)\(", text)) for text in texts]
+    return "the same instructions" if each[0] == each[1] else "programs that differ"
+
+
+def _without_sources(text: str) -> str:
+    """A compiled program without where it comes from, which stands in front, too."""
+    text = re.sub(r", metadata=\{[^}]*\}", "", text)
+    return re.split(r"^(?=%|ENTRY)", text, maxsplit=1, flags=re.MULTILINE)[-1]
 
 
 def duration(seconds: float) -> str:

@@ -24,10 +24,9 @@ class Case:
             calls it.
         by_hand: The same for the program that returns `(output, rows)`, the rows in the
             order in which their keys are first logged.
-        steps: The number of steps; one takes 50 µs or more, or there is a goal less.
+        steps: The number of steps.
         seeds: The number of seeds, a power of two.
         small: Number of steps for a quick look.
-        is_long: Whether a step takes 50 µs or more.
     """
 
     name: str
@@ -37,7 +36,6 @@ class Case:
     steps: int
     seeds: int = 1
     small: int = 4
-    is_long: bool = True
 
     def keys(self, seeds: int | None = None) -> jax.Array:
         """The argument: a key, or one for each seed."""

@@ -88,7 +88,6 @@ EMPTY = Case(
     logged,
     by_hand,
     steps=10_000,
-    is_long=False,
 )
 ARRAYS = Case(
     "arrays",
@@ -97,5 +96,4 @@ ARRAYS = Case(
     logged_product,
     product_by_hand,
     steps=1000,
-    is_long=False,
 )

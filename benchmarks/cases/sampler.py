@@ -99,5 +99,4 @@ CASE = Case(
     by_hand,
     steps=500,
     small=8,
-    is_long=False,
 )
