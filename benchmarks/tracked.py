@@ -4,11 +4,13 @@ Each of 200 steps logs two numbers and a step, to one run, offline or local. Tim
 the tracker has got all of them.
 """
 
+import contextlib
 import importlib.util
 import itertools as it
 import os
 import tempfile
 import time
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -23,25 +25,45 @@ X = jnp.full((256, 256), 0.01)
 
 def figures() -> list[Figure]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as path:
-        os.environ |= {"TRACKIO_DIR": path, "WANDB_MODE": "offline", "WANDB_DIR": path}
+        # One for each: the databases of MLflow and trackio would have the same names.
+        folders = {name: f"{path}/{name}" for name in TRACKERS}
+        for folder in folders.values():
+            os.mkdir(folder)
+        os.environ |= {"TRACKIO_DIR": folders["trackio"], "WANDB_DIR": folders["wandb"]}
         os.environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
-        found = {name: make for name, make in TRACKERS.items() if is_there(name)}
-        return [figure for name in found for figure in figures_of(name, *found[name], path)]
+        os.environ["WANDB_MODE"] = "offline"
+        found = filter(is_there, TRACKERS)
+        return [figure for name in found for figure in figures_of(name, folders[name])]
 
 
-def figures_of(name, make, start, path):
-    with make(path) as logger:
+def figures_of(name, path):
+    make, start = TRACKERS[name]
+    with nothing_lost(name), make(path) as logger, start(path) as log:
         state = logger.init(0)
         tapped = written(jax.jit(logger.tap(train, state, batch=100)))
         spooled = written(jax.jit(logger.spool(train, state)))
         silent = jax.jit(lox.nolog(train))
-        by_hand = looped(start(path))
+        by_hand = looped(log)
         for what, ours, theirs in (
             ("tap(batch=100) ÷ no logs", tapped, silent),
             ("spool ÷ no logs", spooled, silent),
             ("tap(batch=100) ÷ by hand", tapped, by_hand),
         ):
             yield compare(f"{name}: {what}", lambda: ours(X), lambda: theirs(X), goal="")  # noqa: B023
+
+
+@contextlib.contextmanager
+def nothing_lost(name):
+    """Raise if there is a warning: so lox and trackers say that they could not write."""
+    # Not as errors: trackio prints those, and goes on.
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        for category in (UserWarning, RuntimeWarning):
+            warnings.simplefilter("always", category)
+        yield
+    if caught:
+        listed = "\n".join(str(warning.message) for warning in caught)
+        raise RuntimeError(f"The figures of {name} mean nothing, as it warned:\n{listed}")
 
 
 def step(x):
@@ -81,17 +103,21 @@ def written(fun):
     return call
 
 
-# Each tracker by hand: what is called with the metrics and the number of the step.
+# Each tracker by hand: what is called with the metrics and the number of the step. It has
+# written all of them at the end.
 
 
+@contextlib.contextmanager
 def wandb_by_hand(path):
     import wandb
 
     settings = wandb.Settings(silent=True, console="off", x_disable_stats=True)
     run = wandb.init(project="hand", reinit="create_new", settings=settings)
-    return lambda metrics, i: run.log({**metrics, "step": i})
+    yield lambda metrics, i: run.log({**metrics, "step": i})
+    run.finish()
 
 
+@contextlib.contextmanager
 def tensorboard_by_hand(path):
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -104,9 +130,11 @@ def tensorboard_by_hand(path):
         event = Event(wall_time=time.time(), step=i, summary=Summary(value=values))
         writer.add_event(event)
 
-    return log
+    yield log
+    writer.close()
 
 
+@contextlib.contextmanager
 def mlflow_by_hand(path):
     import mlflow
 
@@ -120,16 +148,20 @@ def mlflow_by_hand(path):
         entries = [mlflow.entities.Metric(key, x, at, i) for key, x in metrics.items()]
         client.log_batch(run, entries)
 
-    return log
+    yield log
+    client.set_terminated(run)
 
 
+@contextlib.contextmanager
 def trackio_by_hand(path):
     import trackio
 
     run = trackio.init(project="hand", auto_log_gpu=False, auto_log_cpu=False, embed=False)
-    return lambda metrics, i: run.log(metrics, step=i)
+    yield lambda metrics, i: run.log(metrics, step=i)
+    run.finish()
 
 
+@contextlib.contextmanager
 def neptune_by_hand(path):
     import neptune_scale
 
@@ -141,7 +173,8 @@ def neptune_by_hand(path):
         source_tracking_config=None,
     )
     number = it.count()
-    return lambda metrics, i: run.log_metrics({**metrics, "step": i}, next(number))
+    yield lambda metrics, i: run.log_metrics({**metrics, "step": i}, next(number))
+    run.close()
 
 
 TRACKERS = {
