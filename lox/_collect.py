@@ -105,6 +105,12 @@ class Collect:
     def chunk(self, body: list, rows: Callable[[], int], length: int | None) -> int | None:
         return None
 
+    def pooling(self, loop: Any, logs: Callable[[], logdict]) -> None:
+        return None
+
+    def handed_on(self) -> dict[str, Any]:
+        return {}
+
     def after(self, entries: Mapping[str, Entry]) -> "Collect":
         """The handler for what comes after these entries."""
         if self.interval is None:

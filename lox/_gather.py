@@ -10,11 +10,11 @@ from jax import lax
 
 from . import _compat
 from ._logdict import logdict
-from ._merge import fitted
+from ._merge import fitted, is_handed_on
 from ._reduced import Reduced, combine, form
 from ._rows import Rows, common, conform, counted, mask_over
 
-State = tuple[dict[str, Reduced], dict[str, Any]]
+State = tuple[dict[str, Any], dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +34,10 @@ class Gathering:
     every: int = 1
     batch: tuple[int, ...] = ()
 
-    def start(self) -> State:
-        """The state before the first iteration."""
+    def start(self, handed_on: Mapping[str, Any] = {}) -> State:
+        """The state before the first iteration, given what the loop has been handed."""
         totals = {key: fitted(None, self._total(key)) for key in self._reduced()}
+        totals |= {key: own for key, own in handed_on.items() if key in self.logs}
         buffers = {
             key: empty_buffer(self._row(key), room) for key, room in self.rooms.items()
         }
@@ -47,6 +48,9 @@ class Gathering:
         totals, buffers = map(dict, state)
         rows: dict[str, Any] = logs.rows()  # pyright: ignore[reportAssignmentType]
         for key, total in totals.items():
+            if is_handed_on(total):
+                totals[key] = rows.pop(key)
+                continue
             target = self._total(key)
             both = combine(key, [total, rows.pop(key)])
             totals[key] = fitted(both, target)
@@ -60,6 +64,9 @@ class Gathering:
         totals, buffers = state
         gathered: dict[str, Any] = {}
         for key, total in totals.items():
+            if is_handed_on(total):
+                gathered[key] = total
+                continue
             each = self._reduced()[key]
             if len(each.batch) < len(total.batch):
                 total = total.map(lambda x: x.max(range(len(self.batch))), batch=())
@@ -146,23 +153,33 @@ def push(buffer: Any, rows: Rows, room: int) -> Any:
 
 def ordered(buffer: Any, row: Rows, room: int) -> Rows:
     """The rows of a ring, oldest first, those that exist valid."""
-    columns, count, _ = buffer
+    columns, count, total = buffer
 
     def read(column, count):
         oldest = jnp.where(count > room, count % room, 0)
         return jnp.roll(column, -oldest, axis=0)
 
+    for _ in row.batch:
+        read = jax.vmap(read)
+    columns = jax.tree.map(lambda column: read(column, count), columns)
+    return in_ring((columns, count, total), row, room)
+
+
+def in_ring(buffer: Any, row: Rows, room: int) -> Rows:
+    """The rows of a ring as they are in there, those that exist valid."""
+    columns, count, _ = buffer
+
     def exists(count):
         return jnp.arange(room, dtype=jnp.int32) < count
 
     for _ in row.batch:
-        read, exists = jax.vmap(read), jax.vmap(exists)
+        exists = jax.vmap(exists)
     n = len(row.batch)
 
     def in_front(x):
         return jnp.moveaxis(x, n, 0)
 
-    value, steps, masks = jax.tree.map(lambda c: in_front(read(c, count)), columns)
+    value, steps, masks = jax.tree.map(in_front, columns)
     return row.replace(
         value=value,
         steps=steps,

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import functools as ft
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,8 +18,9 @@ from ._log import log_effect, log_p, relog
 from ._logdict import logdict
 from ._merge import Entry
 from ._parcel import Parcel
+from ._pool import POOL, Pool, full, hands_on, is_bounded
 from ._record import Record, bind
-from ._rows import Branch, Where, per_example, static, without_keys
+from ._rows import Branch, Rows, Where, per_example, static, without_keys
 
 # The effects of all records.
 _ALL = frozenset({log_effect, emit_effect})
@@ -36,11 +38,13 @@ class Tap:
         callback: What the host calls.
         batch: Every how many rows of a key a loop delivers them. None: each record.
         lanes: Sizes of the batch axes that come from `vmap`s around.
+        pool: Where rows wait for others. None: they are delivered at once.
     """
 
     collect: Collect
     token: Any
     run: Any
+    pool: Pool | None = dataclasses.field(default=None, kw_only=True)
     callback: Callable[[Parcel], None] = static()
     batch: int | None = static(default=None)
     lanes: tuple[int, ...] = static(default=())
@@ -59,7 +63,7 @@ class Tap:
         return self.collect(record, where)
 
     def chunk(self, body: list, rows: Callable[[], int], length: int | None) -> int | None:
-        if self.batch is None or not all(map(_is_bounded, body)):
+        if self.batch is None or self.pool or not all(map(is_bounded, body)):
             return None
         number = rows()
         size = max(1, self.batch // number)
@@ -70,18 +74,55 @@ class Tap:
         calls = -(-length // size)
         return size if length % calls else length // calls
 
+    def pooling(self, loop: Any, logs: Callable[[], logdict]) -> "Tap | None":
+        if self.batch is None or self.pool or self.lanes or self.collect.coordinates:
+            return None
+        if all(map(is_bounded, _compat.jaxprs_in(loop.params))) or not hands_on(loop):
+            return None
+        rows = _only_rows(logs().rows())
+        pool = Pool.of(rows, self.batch) if rows else None
+        return pool and dataclasses.replace(self, pool=pool)
+
+    def handed_on(self) -> dict[str, Any]:
+        return {POOL: self.pool} if self.pool else {}
+
     def deliver(self, parts: list[dict[str, Entry]], iterations: Any) -> list:
         """Send the collected rows to the host. What is left are counts and the token."""
-        records = [_one_record(part, self.run, self.lanes) for part in parts]
-        records = [record for record in records if record.keys]
         counts = [{k: own for k, own in p.items() if k.startswith(COUNT)} for p in parts]
-        if not records:
+        each = [rows for rows in map(_only_rows, parts) if rows]
+        if not each:
             return counts
+        if self.pool:
+            return [*counts, *self._pooled(self.pool, each)]
+        records = [_one_record(rows, self.run, self.lanes) for rows in each]
         return [*counts, chained(emit(records, self.callback, self.token))]
 
+    def _pooled(self, pool: Pool, parts: list[dict[str, Rows]]) -> list:
+        """Let rows wait until there are enough of some key, and send all that wait."""
+        token = self.token
+        for part in parts:
+            pool = pool.add(part)
+            is_full = pool.is_full()
+            send = ft.partial(self._send, pool, token)
+            token = jax.lax.cond(is_full, send, lambda token=token: token)
+            pool = pool.emptied(is_full)
+        return [{POOL: pool}, chained(token)]
+
+    def poured(self) -> dict[str, Entry]:
+        """Send all that waits. What is left is the token."""
+        return chained(self._send(self.pool, self.token)) if self.pool else {}
+
+    def _send(self, pool: Pool, token: Any) -> jax.Array:
+        record = _one_record(pool.rows(), self.run, self.lanes)
+        return emit([record], self.callback, token)
+
     def after(self, entries: Mapping[str, Entry]) -> "Tap":
-        collect, token = self.collect.after(entries), follow(self.token, entries)
-        return dataclasses.replace(self, collect=collect, token=token)
+        return dataclasses.replace(
+            self,
+            collect=self.collect.after(entries),
+            token=follow(self.token, entries),
+            pool=entries.get(POOL, self.pool),
+        )
 
     def batched(self, size: int) -> "Tap":
         lanes, collect = (size, *self.lanes), self.collect.batched(size)
@@ -114,7 +155,11 @@ class Tap:
         return dataclasses.replace(self.collect, capacity=capacity)
 
 
-def _one_record(entries: Mapping[str, Entry], run: Any, lanes: tuple[int, ...]) -> Record:
+def _only_rows(entries: Mapping[str, Entry]) -> dict[str, Rows]:
+    return {key: own for key, own in entries.items() if not key.startswith(COUNT)}
+
+
+def _one_record(entries: Mapping[str, Rows], run: Any, lanes: tuple[int, ...]) -> Record:
     """The rows of several keys, and their run, as one record: valid if any row is."""
     n = len(lanes)
     rows = {
@@ -122,7 +167,6 @@ def _one_record(entries: Mapping[str, Entry], run: Any, lanes: tuple[int, ...]) 
             own.replace(path=(), outer=0, sure=True, bound=1, count=None, where=Where())
         )
         for key, own in entries.items()
-        if not key.startswith(COUNT)
     }
     has_lanes = np.ndim(run) > 0 or any(own.batch[:n] == lanes for own in rows.values())
     batch = lanes if has_lanes else ()
@@ -137,16 +181,6 @@ def _one_record(entries: Mapping[str, Entry], run: Any, lanes: tuple[int, ...]) 
     logs = logdict.of(rows)
     run = None if run is None else jnp.broadcast_to(run, batch)
     return Record((logs, run), steps={}, valid=valid, keys=tuple(rows), batch=batch)
-
-
-def _is_bounded(jaxpr: Any) -> bool:
-    """Whether it is known how many rows are logged at most."""
-    return all(
-        _compat.name_of(eqn) not in ("while", "shard_map")
-        and all(map(_is_bounded, _compat.jaxprs_in(eqn.params)))
-        for eqn in jaxpr.eqns
-        if log_effect in eqn.effects
-    )
 
 
 def _any(mask: Any, batch: tuple[int, ...]) -> jax.Array:
@@ -180,6 +214,15 @@ class _Passing:
 
     def chunk(self, body: list, rows: Callable[[], int], length: int | None) -> int | None:
         return None
+
+    def pooling(self, loop: Any, logs: Callable[[], logdict]) -> Any:
+        return None
+
+    def handed_on(self) -> dict[str, Any]:
+        return {}
+
+    def full(self, condition: Any) -> Any:
+        return full(condition)
 
     def after(self, entries: Mapping[str, Entry]) -> Any:
         return self
@@ -280,6 +323,9 @@ class Mask(_Changing):
         if self.branch is None:
             return record.replace(valid=valid, sure=False)
         return record.replace(valid=valid, path=(*record.path, self.branch))
+
+    def full(self, condition: Any) -> Any:
+        return full(condition & self.condition)
 
 
 @jax.tree_util.register_dataclass

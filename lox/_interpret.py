@@ -65,6 +65,21 @@ class Handler(Protocol):
         """
         ...
 
+    def pooling(self, loop: JaxprEqn, logs: Callable[[], logdict]) -> Any:
+        """The handler for a loop in which rows wait for others. None: they don't.
+
+        `logs()` is what is logged in one iteration.
+        """
+        ...
+
+    def handed_on(self) -> dict[str, Any]:
+        """What is handed on from one part of a program to the next."""
+        ...
+
+    def full(self, condition: Any) -> Any:
+        """Whether rows need wait no longer; if it wants what is on its way to the host."""
+        ...
+
     def after(self, entries: Mapping[str, Entry]) -> Any:
         """The handler for what comes after these entries."""
         ...
@@ -211,6 +226,11 @@ class Walk:
     def after(self, entries: Mapping[str, Any]) -> "Walk":
         """Go on after something has been logged."""
         return Walk(self.handler.after(entries))
+
+    def pooling(self, loop: JaxprEqn, logs: Callable[[], logdict]) -> "Walk | None":
+        """Go on inside a loop in which rows wait for others. None: they don't."""
+        handler = self.handler.pooling(loop, logs)
+        return None if handler is None else Walk(handler)
 
     def batched(self, size: int) -> "Walk":
         """Go on inside a `vmap`."""

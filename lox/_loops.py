@@ -10,7 +10,7 @@ from jax.extend.core import JaxprEqn
 
 from ._gather import Gathering
 from ._logdict import logdict
-from ._merge import merge
+from ._merge import is_handed_on, merge
 from ._rows import Rows
 from ._stage import split, stage
 
@@ -47,7 +47,8 @@ def scan(walk, body: Body, init: list, xs: list, length: int, options: dict[str,
         return (carry, gathered), (ys, rows)
 
     # A symbolic length is known from `xs` only.
-    given, start = None if xs else length, (init, gathering.start())
+    given = None if xs else length
+    start = init, gathering.start(walk.handler.handed_on())
     (carry, gathered), (ys, logs) = jax.lax.scan(iterate, start, xs, given, **options)
     entries = logs.rows().items()
     rows = {key: _in_time(own, length, options["reverse"]) for key, own in entries}
@@ -57,7 +58,12 @@ def scan(walk, body: Body, init: list, xs: list, length: int, options: dict[str,
 
 def rows_of(walk, step: Callable, *args: Any) -> int:
     """How many rows of a key are collected in one step, at most."""
-    return _most_rows(stage(step, walk.collecting(), *args).shape[-1])
+    return _most_rows(logged(walk.collecting(), step, *args))
+
+
+def logged(walk, step: Callable, *args: Any) -> logdict:
+    """What is collected in one step, as abstract arrays."""
+    return stage(step, walk, *args).shape[-1]
 
 
 def scan_in_chunks(
@@ -94,6 +100,14 @@ def scan_in_chunks(
     return carry, ys, in_sequence(logs, more)
 
 
+def poured(walk, logs: logdict) -> logdict:
+    """What is left of the logs of a loop when all that still waits has been delivered."""
+    rows = logs.rows()
+    rest = walk.after(rows).handler.poured()
+    kept = {key: own for key, own in rows.items() if not is_handed_on(own)}
+    return in_sequence(logdict.of(kept), logdict.of(rest))
+
+
 def repeat(walk, eqn: JaxprEqn, ask: Callable, step: Callable, *args: list):
     """Run a `while`; returns the carry and the logs.
 
@@ -110,7 +124,7 @@ def repeat(walk, eqn: JaxprEqn, ask: Callable, step: Callable, *args: list):
     shape = stage(ask, walk, cond_consts, init).shape.shape
     rooms = walk.handler.rooms(logs, None)
     gathering = Gathering(logs, rooms, walk.handler.interval or 1, shape)
-    start = gathering.start()
+    start = gathering.start(walk.handler.handed_on())
 
     def run(walk, consts, carry, state):
         carry, logs = step(walk.after(state[0]), consts, carry)

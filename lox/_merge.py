@@ -12,7 +12,9 @@ from jax import lax
 from ._reduced import Reduced, combine, either, fit
 from ._rows import Branch, Rows, common, concatenate, conform, mask_over
 
-Entry = Any  # `Rows`, or `Reduced` if the key is reduced
+# `Rows`, or `Reduced` if the key is reduced, or something that is handed on from one part
+# of a program to the next: then the last one is what there is.
+Entry = Any
 
 
 def merge(key: str, parts: Sequence[Entry]) -> Entry:
@@ -21,8 +23,8 @@ def merge(key: str, parts: Sequence[Entry]) -> Entry:
     What the branches of a vmapped `cond` log is found one after the other here, but no
     example logs both: they share rows, as those of any other `cond` do.
     """
-    if len(parts) == 1:
-        return parts[0]
+    if len(parts) == 1 or is_handed_on(parts[-1]):
+        return parts[-1]
     if are_reduced(key, parts):
         return combine(key, parts)
     conds = collections.Counter(branch.cond for part in parts for branch in part.path)
@@ -50,6 +52,10 @@ def _merge(key: str, parts: Sequence[Rows], depth: int) -> Rows:
     return _fold(key, parts, depth)
 
 
+def is_handed_on(entry: Entry) -> bool:
+    return not isinstance(entry, Rows | Reduced)
+
+
 def are_reduced(key: str, parts: Sequence[Entry]) -> bool:
     """Whether the key is reduced, in all parts or in none."""
     reduced = [part for part in parts if isinstance(part, Reduced)]
@@ -66,6 +72,8 @@ def are_reduced(key: str, parts: Sequence[Entry]) -> bool:
 def alternatives(key: str, parts: Sequence[Entry | None]) -> Entry:
     """The form in which exactly one of `parts` (None: no rows) leaves a `cond`."""
     present = [part for part in parts if part is not None]
+    if is_handed_on(present[0]):
+        return present[0]
     if are_reduced(key, present):
         return either(key, parts)
     target = common(key, present)
@@ -77,6 +85,8 @@ def alternatives(key: str, parts: Sequence[Entry | None]) -> Entry:
 
 def fitted(part: Entry | None, target: Entry) -> Entry:
     """Bring a part into the form that `alternatives` found."""
+    if is_handed_on(target):
+        return part
     return fit(part, target) if isinstance(target, Reduced) else conform(part, target)
 
 

@@ -21,6 +21,8 @@ from ._logdict import logdict
 from ._loops import (
     Body,
     in_sequence,
+    logged,
+    poured,
     repeat,
     repeat_in_chunks,
     rows_of,
@@ -86,26 +88,33 @@ def _scan(walk, eqn, *args):
 
     body = Body(step, *split(jaxpr.in_avals[len(consts) :], len(init)))
     length = eqn.params["length"]
-    rows = lambda: rows_of(walk, step, body.carry, body.x)  # noqa: E731
+    form = step, body.carry, body.x
+    rows = lambda: rows_of(walk, *form)  # noqa: E731
     size = walk.handler.chunk([jaxpr], rows, length) if length else None
     run = scan if size is None else ft.partial(scan_in_chunks, size=size)
-    carry, ys, logs = run(walk, body, init, xs, length, options)
-    return [*carry, *ys], logs
+    pooling = walk.pooling(eqn, lambda: logged(walk.collecting(1), *form))
+    carry, ys, logs = run(pooling or walk, body, init, xs, length, options)
+    return [*carry, *ys], poured(pooling, logs) if pooling else logs
 
 
 @rule_for("cond")
 def _cond(walk, eqn, index, *args):
-    branches = [stage_walk(walk, branch, *args) for branch in eqn.params["branches"]]
-    logged = [branch.shape[1].rows() for branch in branches]
-    keys = dict.fromkeys(key for logs in logged for key in logs)
-    forms = {key: alternatives(key, [logs.get(key) for logs in logged]) for key in keys}
+    def run(branch, walk, *args):
+        outs, logs = walk(branch, *args)
+        # Also by a branch that does nothing with it.
+        return outs, logdict.of({**walk.handler.handed_on(), **logs.rows()})
+
+    branches = [stage(ft.partial(run, b), walk, *args) for b in eqn.params["branches"]]
+    each = [branch.shape[1].rows() for branch in branches]
+    keys = dict.fromkeys(key for logs in each for key in logs)
+    forms = {key: alternatives(key, [logs.get(key) for logs in each]) for key in keys}
 
     def unified(branch: Staged, *leaves) -> tuple[list, logdict]:
         outs, logs = branch(*leaves)
         rows = logs.rows()
         return outs, logdict.of({k: fitted(rows.get(k), form) for k, form in forms.items()})
 
-    if any(signature(logs) != signature(forms) for logs in logged):
+    if any(signature(logs) != signature(forms) for logs in each):
         branches = [stage(ft.partial(unified, b), *b.leaves) for b in branches]
     branches = alike(branches, index)
     jaxprs = tuple(branch.jaxpr for branch in branches)
@@ -130,8 +139,12 @@ def _while(walk, eqn, *args):
     def step(walk, consts, carry):
         return walk(body, *consts, *carry)
 
-    rows = lambda: rows_of(walk, step, body_consts, init)  # noqa: E731
-    size = walk.handler.chunk([cond, body], rows, None)
+    form = step, body_consts, init
+    pooling = walk.pooling(eqn, lambda: logged(walk.collecting(1), *form))
+    if pooling:
+        outs, logs = _while(pooling, eqn, *args)
+        return outs, poured(pooling, logs)
+    size = walk.handler.chunk([cond, body], lambda: rows_of(walk, *form), None)
     if size is None and not stage_walk(walk, cond, *cond_consts, *init).shape[1]:
         return repeat(walk, eqn, ask, step, cond_consts, body_consts, init)
     # The predicate is asked before the loop and in its body, where its logs can be carried.
@@ -141,6 +154,11 @@ def _while(walk, eqn, *args):
     operands = [*cond_consts, *body_consts, running, *init]
     outs, rest = run(walk.after(first.rows()), loop, *operands)
     return outs[1:], in_sequence(first, rest)
+
+
+@rule_for("lox_full")
+def _full(walk, eqn, condition):
+    return [walk.handler.full(condition)], logdict()
 
 
 @rule_for("checkpoint", "remat", "remat2")

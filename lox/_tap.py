@@ -55,8 +55,7 @@ def tap(
         interval: Call for rows 0, k, 2k, ... of each key only.
         batch: Collect so many rows of a key on the device for each call. They are stacked
             as by `lox.spool`, over the outermost loop around them, and what is left comes
-            when that loop ends. A loop around one of unknown length delivers by the inner
-            one.
+            when that loop ends.
         process: Whether `process` is a step, the `jax.process_index()` of the process in
             which the callback is called. Of several processes (`jax.distributed`) that
             run a program together, the first one is called, and inside of a `shard_map`

@@ -464,6 +464,88 @@ def test_a_batch_costs_one_host_call_and_no_more():
     assert len(host_calls(jax.jit(lox.tap(counting(1000), print, batch=100)), 0)) == 10
 
 
+def searching(steps):
+    """A loop around one whose length is known only when it runs."""
+
+    def fun(x):
+        def search(state):
+            i, end = state
+            lox.log({"i": i}, end=end)
+            return i + 1, end
+
+        def step(total, end):
+            i, _ = jax.lax.while_loop(lambda state: state[0] < state[1], search, (0, end))
+            jax.lax.cond(end % 2 == 0, lambda: logged("even", end), lambda: end)
+            return total + i, None
+
+        return jax.lax.scan(step, 0, x + jnp.arange(steps))[0]
+
+    return fun
+
+
+def searched(x, steps) -> dict[str, list]:
+    """What is logged there."""
+    ends = range(x, x + steps)
+    return {
+        "i": [i for end in ends for i in range(end)],
+        "even": [end for end in ends if end % 2 == 0],
+        "end": [end for end in ends for _ in range(end)],
+    }
+
+
+def joined(found, key="i"):
+    return [x for logs in found if key in logs for x in logs[key].ravel().tolist()]
+
+
+def test_batches_go_on_through_loops_of_unknown_length():
+    out, found = heard(lambda hear: jax.jit(lox.tap(searching(9), hear, batch=5)), 0)
+    expected = searched(0, 9)
+    assert out == len(expected["i"]) == 36
+    assert [len(logs["i"]) for logs in found] == [5] * 7 + [1]
+    assert joined(found) == expected["i"]
+    assert joined(found, "even") == expected["even"]
+    assert joined([logs.end for logs in found]) == expected["end"]
+
+
+def test_such_batches_of_all_examples_come_in_one_host_call():
+    tapped = jax.jit(jax.vmap(lox.tap(searching(9), print, batch=20)))
+    assert len(host_calls(tapped, jnp.zeros(64, int))) == 2  # for 36 rows of each
+    # For 36, 45 and 54 rows: an example that waits for the others keeps its own.
+    assert len(host_calls(tapped, jnp.arange(3))) == 4
+
+
+def test_each_example_has_all_rows_of_such_batches():
+    for transform in (lambda f: jax.jit(jax.vmap(f)), lambda f: jax.vmap(jax.jit(f))):
+        tapping = lambda hear, to=transform: to(lox.tap(searching(5), hear, batch=7))  # noqa: E731
+        _, found = heard(tapping, jnp.array([3, 0, 4]))
+        for number, x in enumerate((3, 0, 4)):
+            for key in ("i", "even"):
+                of_key = [logs for logs in found if key in logs]
+                own = [logs for logs in of_key if logs.example[key][0] == number]
+                assert joined(own, key) == searched(x, 5)[key]
+
+
+def test_where_rows_cannot_wait_the_inner_loop_delivers_them():
+    @jax.custom_jvp
+    def count(end):
+        return jax.lax.while_loop(lambda i: i < end, lambda i: logged("i", i + 1), 0)
+
+    count.defjvp(lambda primals, tangents: (count(*primals), *tangents))
+
+    def in_a_rule(x):
+        return jax.lax.scan(lambda c, end: (c + count(end), None), x, jnp.arange(4))[0]
+
+    def with_a_predicate(x):
+        return jax.lax.while_loop(
+            lambda end: logged("end", end) < 4, lambda end: end + count.fun(end) // end, 1
+        )
+
+    for fun in (in_a_rule, with_a_predicate):
+        _, found = heard(lambda hear, f=fun: jax.jit(lox.tap(f, hear, batch=10)), 0)
+        assert joined(found) == [1, 1, 2, 1, 2, 3]
+    assert joined(found, "end") == [1, 2, 3, 4]
+
+
 # The callback, and when it runs -------------------------------------------------------
 
 
