@@ -1,6 +1,7 @@
 """Ratios of programs, measured side by side in one run."""
 
 import dataclasses
+import math
 import random
 import re
 import statistics
@@ -53,7 +54,7 @@ def race(
 
     Rounds are short, and in each the functions come in another order: what slows the
     machine down for a while slows all of them. Each has its share of the time, so that a
-    slow one is left out of some rounds.
+    slow one runs every second, fourth, ... round only, always beside all faster ones.
     """
     for run in runners.values():
         _time(run, 1)
@@ -65,22 +66,25 @@ def race(
         for name in runners
     }
     rounds = max(turns.values())
+    every = {name: 2 ** int(math.log2(rounds / own)) for name, own in turns.items()}
     order, shuffle = list(runners), random.Random(0).shuffle
     times: dict[str, Times] = {name: {} for name in runners}
     for i in range(rounds):
         shuffle(order)
         for name in order:
-            if i * turns[name] % rounds < turns[name]:
+            if i % every[name] == 0:
                 times[name][i] = _time(runners[name], calls[name])
     return times
 
 
 def ratios(ours: Times, theirs: Times) -> tuple[float, float, float]:
     """The quartiles of the ratio of two functions over the rounds of both."""
-    each = [ours[i] / theirs[i] for i in ours.keys() & theirs.keys()]
-    if len(each) < 2:
-        each = [typical(ours) / typical(theirs)] * 2
-    low, median, high = statistics.quantiles(each, n=4, method="inclusive")
+    return quartiles([ours[i] / theirs[i] for i in ours.keys() & theirs.keys()])
+
+
+def quartiles(numbers: list[float]) -> tuple[float, float, float]:
+    several = numbers if len(numbers) > 1 else 2 * numbers
+    low, median, high = statistics.quantiles(several, n=4, method="inclusive")
     return low, median, high
 
 
@@ -115,8 +119,18 @@ def likeness(ours: Any, theirs: Any) -> str:
     texts = [_without_sources(program.as_text()) for program in (ours, theirs)]
     if texts[0] == texts[1]:
         return "the same program"
-    each = [Counter(re.findall(r" = \S+ ([\w-]+)\(", text)) for text in texts]
-    return "the same instructions" if each[0] == each[1] else "programs that differ"
+    ours, theirs = (Counter(map(_instruction, text.splitlines())) for text in texts)
+    return "the same instructions" if ours == theirs else "programs that differ"
+
+
+def _instruction(line: str) -> Any:
+    """What a line of a program does, and to how many numbers of which kind."""
+    found = re.match(r"\s+(?:ROOT )?%\S+ = (\(.*?\)|\S+) ([\w-]+)\(", line)
+    if found is None:
+        return None
+    arrays = re.findall(r"(\w+)\[([\d,]*)\]", found[1])
+    sizes = [(dtype, math.prod(map(int, re.findall(r"\d+", at)))) for dtype, at in arrays]
+    return found[2], *sorted(sizes)
 
 
 def _without_sources(text: str) -> str:

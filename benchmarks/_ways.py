@@ -9,7 +9,7 @@ from unittest import mock
 import jax
 from cases import Case, ignore
 
-BARE, HAND = "no logs", "by hand"
+BARE, HAND, CALLBACK = "no logs", "by hand", "jax.debug.callback"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +99,7 @@ PLAIN = [
     Way(BARE, lambda case, steps: case.logged(ignore, steps)),
     Way(HAND, lambda case, steps: case.by_hand(steps)),
     Way(
-        "jax.debug.callback",
+        CALLBACK,
         lambda case, steps: case.logged(with_callback, steps),
         jax.effects_barrier,
     ),

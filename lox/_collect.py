@@ -152,7 +152,8 @@ class Collect:
             return {key: self._capacity(key, own) for key, own in rows.items()}
         if self.interval is None or length == 0:
             return {}
-        return {key: -(-own.bound * length // self.interval) for key, own in rows.items()}
+        rooms = {k: -(-own.bound * length // self.interval) for k, own in rows.items()}
+        return {key: room for key, room in rooms.items() if room}
 
     def _capacity(self, key: str, rows: Rows) -> int:
         if self.capacity is None:

@@ -4,6 +4,7 @@ import contextlib
 import contextvars
 import ctypes
 import functools as ft
+import itertools as it
 import math
 import os
 import threading
@@ -671,11 +672,13 @@ def cpu_host_call(context: Any, callback: Callable, token: Any, *args: Any) -> j
     return call(token, *args, index=np.uint64(len(module.host_callbacks) - 1))
 
 
-class _Threads(threading.local):
-    are_kept = False
+class _Thread(threading.local):
+    is_kept = False
 
 
-_threads = _Threads()
+_thread = _Thread()
+# What is kept of a thread that ends is lost: some kilobytes.
+_kept, _MOST_KEPT = it.count(), 1000
 
 
 def _keep_thread() -> None:
@@ -683,11 +686,10 @@ def _keep_thread() -> None:
 
     For a thread that is not its own Python makes a state at each call, and unmaps it after
     the call, for which the other cores are interrupted: where they are at work this takes
-    longer than all else in a host call. Such threads live as long as the process, so what
-    Python holds for them may, too.
+    longer than all else in a host call. JAX has few threads, which live long.
     """
-    if not _threads.are_kept:
-        _threads.are_kept = True
+    if not _thread.is_kept and next(_kept) < _MOST_KEPT:
+        _thread.is_kept = True
         ctypes.pythonapi.PyGILState_Ensure()  # JAX will release it once less
 
 

@@ -65,7 +65,7 @@ class Tap:
     def chunk(self, body: list, rows: Callable[[], int], length: int | None) -> int | None:
         if self.batch is None or self.pool or not all(map(is_bounded, body)):
             return None
-        number = rows()
+        number = max(1, rows())
         size = max(1, self.batch // number)
         if length is None or number == 1:
             return size
@@ -156,7 +156,9 @@ class Tap:
 
 
 def _only_rows(entries: Mapping[str, Entry]) -> dict[str, Rows]:
-    return {key: own for key, own in entries.items() if not key.startswith(COUNT)}
+    """The rows of keys that have any, without what is counted."""
+    every = entries.items()
+    return {key: own for key, own in every if not key.startswith(COUNT) and own.bound}
 
 
 def _one_record(entries: Mapping[str, Rows], run: Any, lanes: tuple[int, ...]) -> Record:

@@ -284,8 +284,8 @@ class logdict(dict[str, Any], Conversions):
     @classmethod
     def tree_unflatten(cls, form: tuple, children: Any) -> "logdict":
         logs = cls.__new__(cls)
-        dict.update(logs, zip(form[0], children, strict=False))  # the last is the meta
-        logs._parts = form, children
+        logs._parts = form, (*children,)
+        dict.update(logs, zip(form[0], logs._parts[1], strict=False))  # the last is meta
         return logs
 
     @property

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 import quick
-from _measure import race, ratios
+from _measure import likeness, race, ratios
 from _report import END, START, updated
 from _ways import all_ways
 from cases import CASES
@@ -50,6 +50,22 @@ def test_a_slow_function_has_fewer_turns_and_ratios_are_of_the_same_rounds():
     assert len(times["slow"]) < len(times["fast"])
     assert times["slow"].keys() <= times["fast"].keys()
     assert ratios({0: 2.0, 1: 9.0, 2: 6.0}, {0: 1.0, 2: 2.0}) == (2.25, 2.5, 2.75)
+
+
+def test_programs_are_compared_by_what_the_compiler_made_of_them():
+    def compiled(fun, *args):
+        return jax.jit(fun).lower(*args).compile()
+
+    def loop(x, n=3, swap=False):
+        step = lambda c, _: ((c[1], c[0] * 2), None)  # noqa: E731
+        a, b = jax.lax.scan(step, (x, x + 1), None, n)[0]
+        return (b, a) if swap else (a, b)
+
+    x, longer = jnp.ones(4), jnp.ones(5)
+    assert likeness(compiled(loop, x), compiled(loop, x)) == "the same program"
+    swapped = compiled(lambda x: loop(x, swap=True), x)
+    assert likeness(compiled(loop, x), swapped) == "the same instructions"
+    assert likeness(compiled(loop, x), compiled(loop, longer)) == "programs that differ"
 
 
 def test_figures_replace_older_ones_and_leave_the_rest():

@@ -223,6 +223,18 @@ def test_rows_of_a_loop_of_unknown_length_are_counted_through():
         assert logs.compact()["i"].tolist() == [-1, *inside[-4:], *after]
 
 
+def test_a_loop_that_never_runs_has_no_rows():
+    def never(c, _):
+        return jax.lax.scan(lambda c, _: (logged("x", c), None), c, None, 0)
+
+    def fun(x):
+        return jax.lax.scan(lambda c, _: never(logged("y", c), None), x, None, 3)[0]
+
+    _, logs = jax.jit(lox.spool(fun, interval=2))(1.0)
+    assert logs["y"].tolist() == [1, 1]
+    assert logs["x"].shape == (0,)
+
+
 def test_thinned_logs_cannot_be_added():
     _, logs = lox.spool(nested, interval=2)(0)
     with pytest.raises(ValueError, match=r"(?s)'x'.*thin|thin.*'x'"):

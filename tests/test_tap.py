@@ -460,6 +460,24 @@ def test_loops_of_several_rows_an_iteration_end_without_a_rest_if_they_can():
     assert text.count("tanh") == 1
 
 
+def never(x):
+    """Log in a loop that never runs, inside of one that does."""
+    return jax.lax.scan(lambda c, i: (counting(0)(c)[0], None), x, jnp.arange(3))[0]
+
+
+@pytest.mark.parametrize("options", [{"batch": 4}, {"batch": 4, "interval": 2}], ids=str)
+def test_loops_in_which_nothing_is_logged_deliver_nothing(options):
+    def with_others(x):
+        return jax.lax.scan(lambda c, i: (never(logged("j", c)), None), x, jnp.arange(3))[0]
+
+    rows = [7, 7] if "interval" in options else [7, 7, 7]
+    for fun, expected in ((never, []), (with_others, [rows])):
+        tapping = ft.partial(lox.tap, fun, **options)
+        out, found = heard(lambda hear, tapping=tapping: jax.jit(tapping(hear)), 7)
+        assert out == 7
+        assert of(found, "j") == expected
+
+
 def test_a_batch_costs_one_host_call_and_no_more():
     assert len(host_calls(jax.jit(lox.tap(counting(1000), print, batch=100)), 0)) == 10
 
