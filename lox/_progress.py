@@ -104,6 +104,12 @@ class Count:
     def chunk(self, body: list, rows: Callable[[], int], length: int | None) -> int | None:
         return _chunk(body, length)
 
+    def pooling(self, loop: Any, logs: Callable) -> None:
+        return None
+
+    def handed_on(self) -> dict[str, Any]:
+        return {}
+
     def after(self, entries: Mapping[str, Entry]) -> "Count":
         return dataclasses.replace(self, token=follow(self.token, entries))
 
