@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from _measure import (
@@ -22,8 +23,10 @@ from cases import CASES, Case
 RACE = 20.0
 # Seconds that a step takes in programs for which there is a goal for batches.
 LONG = 50e-6
-# What is compared most closely, and how often it is compiled, which takes long.
+# What is compiled several times, and how often: it takes long.
 OFTEN, TIMES = {HAND, "lox.spool"}, 3
+# What goals are about has a race of its own: there are more rounds if there are fewer ways.
+CLOSE = {BARE, CALLBACK, "lox.tap", "lox.tap(batch=100)"} | OFTEN
 HEADER = [
     "", "time ÷ no logs", "time ÷ by hand", "compile ÷ by hand", "memory ÷ by hand",
     "flops ÷ by hand", "host calls",
@@ -77,19 +80,15 @@ def measure(
     subjects = {name: way.subject(case, case.steps) for name, way in ways.items()}
     programs, built = compiled(subjects)
     runners = {name: own.runner(programs[name]) for name, own in subjects.items()}
-    times = race(runners, budget=seconds)
-    # These two are so close that they need more rounds.
-    close = race({name: runners[name] for name in OFTEN & runners.keys()}, budget=seconds)
-    to_hand = {
-        name: ratios(each[name], each[HAND]) for each in (times, close) for name in each
-    }
+    every = race(runners, budget=seconds)
+    close = race({name: runners[name] for name in runners if name in CLOSE}, budget=seconds)
     known = {name: costs(program) for name, program in programs.items()}
     return {
         name: Measured(
             way=name,
             seconds=typical(times[name]),
             to_bare=ratios(times[name], times[BARE]),
-            to_hand=to_hand[name],
+            to_hand=ratios(times[name], times[HAND]),
             compiling=ratios(built[name], built[HAND]),
             memory=known[name]["memory"] / known[HAND]["memory"],
             flops=known[name]["flops"] / known[HAND]["flops"],
@@ -98,6 +97,7 @@ def measure(
             added=added(times[name], times.get(CALLBACK), times[BARE]),
         )
         for name in subjects
+        for times in (close if name in close else every,)
     }
 
 
@@ -126,25 +126,25 @@ def goals(case: Case, measured: dict[str, Measured]) -> str:
     bare, hand, spool = measured[BARE], measured[HAND], measured["lox.spool"]
     tap, batched = measured["lox.tap"], measured["lox.tap(batch=100)"]
     found = [
-        ("`lox.spool` ÷ by hand, time", spool.to_hand[1], 1.02),
-        ("memory", spool.memory, 1.0),
-        ("flops", spool.flops, 1.0),
-        ("compile time", spool.compiling[1], 1.2),
-        ("what `lox.tap` adds ÷ what `jax.debug.callback` adds", tap.added[1], 0.1),
+        ("`lox.spool` ÷ by hand, time", spool.to_hand, 1.02),
+        ("memory", [spool.memory] * 3, 1.0),
+        ("flops", [spool.flops] * 3, 1.0),
+        ("compile time", spool.compiling, 1.2),
+        ("what `lox.tap` adds ÷ what `jax.debug.callback` adds", tap.added, 0.1),
     ]
     if bare.seconds / case.steps >= LONG:
-        found.append(("`lox.tap(batch=100)` ÷ no logs", batched.to_bare[1], 1.1))
+        found.append(("`lox.tap(batch=100)` ÷ no logs", batched.to_bare, 1.1))
     assert hand.memory == hand.flops == 1
     each = [
-        f"{what} {value:.3g} ({'≤' if value <= limit else '**not** ≤'} {limit:g})"
-        for what, value, limit in found
+        f"{what} {spread(ratio, 3)}, {'' if ratio[1] <= limit else '**not** '}≤ {limit:g}"
+        for what, ratio, limit in found
     ]
     return f"`lox.spool` and by hand compile to {spool.likeness}. Goals: {'; '.join(each)}."
 
 
-def spread(quartiles: tuple[float, float, float]) -> str:
-    low, median, high = quartiles
-    return f"{median:.2f}" if low == high else f"{median:.2f} ({low:.2f} – {high:.2f})"
+def spread(ratio: Sequence[float], digits: int = 2) -> str:
+    low, median, high = (f"{value:.{digits}f}" for value in ratio)
+    return median if low == high else f"{median} ({low} – {high})"
 
 
 def plain(ratio: float) -> str:
