@@ -216,6 +216,33 @@ def scan_options(params: dict[str, Any]) -> dict[str, Any]:
     return {name: params[name] for name in names if name in params}
 
 
+@contextlib.contextmanager
+def linear_as(eqn: JaxprEqn, args: Sequence[Any]):
+    """Let the `scan` that is built here be linear in the same inputs as an equation.
+
+    In old versions its transpose goes by what the equation says of this.
+    """
+    says = eqn.params.get("linear", ())
+    token = _linear.set([x for x, is_linear in zip(args, says, strict=False) if is_linear])
+    try:
+        yield
+    finally:
+        _linear.reset(token)
+
+
+_linear = contextvars.ContextVar[Sequence[Any]]("linear", default=())
+
+
+def scan_params(args: Sequence[Any], params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a `scan` of these inputs."""
+    linear = _linear.get()
+    if not linear:
+        return params
+    pairs = zip(args, params["linear"], strict=True)
+    said = tuple(is_linear or any(x is y for y in linear) for x, is_linear in pairs)
+    return {**params, "linear": said}
+
+
 def jit_options(fun: Any) -> dict[str, Any]:
     """How `fun` was jitted, as far as it concerns the arguments."""
     info = fun._jit_info

@@ -24,6 +24,7 @@ from ._stage import split, stage
 
 def _anchored_scan(bind: Callable, *args, **params):
     """Tie the records in a `scan` that is being differentiated to the loop."""
+    params = _compat.scan_params(args, params)
     jaxpr, sizes = params["jaxpr"], _compat.scan_sizes(params)
     if not holds_records(jaxpr) or not _compat.differentiating():
         return bind(*args, **params)

@@ -93,7 +93,8 @@ def _scan(walk, eqn, *args):
     size = walk.handler.chunk([jaxpr], rows, length) if length else None
     run = scan if size is None else ft.partial(scan_in_chunks, size=size)
     pooling = walk.pooling(eqn, lambda: logged(walk.collecting(1), *form))
-    carry, ys, logs = run(pooling or walk, body, init, xs, length, options)
+    with _compat.linear_as(eqn, args):
+        carry, ys, logs = run(pooling or walk, body, init, xs, length, options)
     return [*carry, *ys], poured(pooling, logs) if pooling else logs
 
 

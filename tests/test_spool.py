@@ -2,6 +2,7 @@
 
 import functools as ft
 import gc
+import math
 import threading
 import weakref
 
@@ -586,3 +587,27 @@ def test_a_backward_rule_may_run_a_program_that_was_traced_in_the_forward_pass()
         np.testing.assert_array_equal(logs["x"], [1, 2])
     assert [float(logs["x"]) for logs in inside] == [1, 1]
     assert [float(logs["x"]) for logs in around] == [1, 2] * 2
+
+
+def test_grad_of_nested_loops_in_a_custom_jvp():
+    def plain(x):
+        def inner(c, u):
+            u = 2 * u + 1
+            lox.log({"u": u})
+            return c, u
+
+        def outer(v, _):
+            v = jnp.sin(v)
+            return v + jax.lax.scan(inner, 0, jnp.stack([v, v]))[1].sum(), None
+
+        return jax.lax.scan(outer, x, None, 2)[0]
+
+    fun = jax.custom_jvp(plain)
+    fun.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))
+    slope, logs = jax.jit(jax.grad(lox.spool(fun), has_aux=True))(1.0)
+    # v -> 5 sin(v) + 2, twice
+    first = math.sin(1.0)
+    second = math.sin(5 * first + 2)
+    assert math.isclose(slope, 25 * math.cos(1.0) * math.cos(5 * first + 2), rel_tol=1e-4)
+    expected = [2 * v + 1 for v in (first, first, second, second)]
+    assert np.allclose(logs["u"], expected, rtol=1e-4)
