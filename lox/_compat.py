@@ -217,17 +217,23 @@ def scan_options(params: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def linear_as(eqn: JaxprEqn, args: Sequence[Any]):
+def setting(variable: contextvars.ContextVar, value: Any):
+    """Let a variable have a value in here."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def linear_as(eqn: JaxprEqn, args: Sequence[Any]) -> contextlib.AbstractContextManager:
     """Let the `scan` that is built here be linear in the same inputs as an equation.
 
     In old versions its transpose goes by what the equation says of this.
     """
     says = eqn.params.get("linear", ())
-    token = _linear.set([x for x, is_linear in zip(args, says, strict=False) if is_linear])
-    try:
-        yield
-    finally:
-        _linear.reset(token)
+    pairs = zip(args, says, strict=False)
+    return setting(_linear, [x for x, is_linear in pairs if is_linear])
 
 
 _linear = contextvars.ContextVar[Sequence[Any]]("linear", default=())
@@ -587,11 +593,8 @@ _vmaps_around = contextvars.ContextVar[tuple]("vmaps_around", default=())
 
 
 def _batch_shard_map(trace: Any, *args: Any, **params: Any) -> Any:
-    token = _vmaps_around.set((*_vmaps_around.get(), trace.axis_data))
-    try:
+    with setting(_vmaps_around, (*_vmaps_around.get(), trace.axis_data)):
         return _batch_shard_map_itself(trace, *args, **params)
-    finally:
-        _vmaps_around.reset(token)
 
 
 _batch_shard_map_itself = _batching.BatchTrace.process_shard_map  # pyright: ignore[reportAttributeAccessIssue]

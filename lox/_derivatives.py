@@ -5,7 +5,6 @@ to a counter in the carry. A `while_loop` is run once more for its derivative, o
 block that is computed again: that time it runs without its records.
 """
 
-import contextlib
 import contextvars
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,7 +28,7 @@ def _anchored_scan(bind: Callable, *args, **params):
     if not holds_records(jaxpr) or not _compat.differentiating():
         return bind(*args, **params)
     if _is_anchored.get() or not _has_loose_records(jaxpr.jaxpr, sizes[0]):
-        with _set(_is_anchored, False):  # The loops inside are not anchored yet.
+        with _compat.setting(_is_anchored, False):  # The loops inside are not anchored yet.
             return bind(*args, **params)
     consts, init, xs = split(args, *sizes)
 
@@ -42,7 +41,7 @@ def _anchored_scan(bind: Callable, *args, **params):
     start = jnp.zeros((), jnp.int32)
     options = _compat.scan_options(params)
     length = None if xs else params["length"]
-    with _set(_is_anchored, True):
+    with _compat.setting(_is_anchored, True):
         (_, carry), ys = jax.lax.scan(body, (start, init), xs, length, **options)
     return [*carry, *ys]
 
@@ -123,15 +122,6 @@ _is_anchored = contextvars.ContextVar("is_anchored", default=False)
 _known_records = contextvars.ContextVar[int | None]("known_records", default=None)
 
 
-@contextlib.contextmanager
-def _set(variable: contextvars.ContextVar, value: Any):
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
-
-
 def _has_loose_records(jaxpr, num_consts: int) -> bool:
     """Whether a record may depend on nothing that changes from iteration to iteration."""
     changing = set(jaxpr.invars[num_consts:])
@@ -149,7 +139,9 @@ def _has_loose_records(jaxpr, num_consts: int) -> bool:
 _compat.wrap_bind(_compat.primitive_named("scan"), _anchored_scan)
 _compat.wrap_bind(_compat.primitive_named("while"), _pruned_while)
 _compat.wrap_traced_partial_eval(
-    _compat.primitive_named("while"), lambda: _set(_known_records, 0), _silent_second_run
+    _compat.primitive_named("while"),
+    lambda: _compat.setting(_known_records, 0),
+    _silent_second_run,
 )
 _compat.wrap_partial_eval(_compat.primitive_named("while"), _partially_known_while)
 _compat.inline_calls(holds_records)

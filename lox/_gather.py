@@ -10,8 +10,8 @@ from jax import lax
 
 from . import _compat
 from ._logdict import logdict
-from ._merge import fitted, is_handed_on
-from ._reduced import Reduced, combine, form
+from ._merge import fitted, is_handed_on, merge
+from ._reduced import Reduced, form
 from ._rows import Rows, common, conform, counted, mask_over
 
 State = tuple[dict[str, Any], dict[str, Any]]
@@ -48,12 +48,8 @@ class Gathering:
         totals, buffers = map(dict, state)
         rows: dict[str, Any] = logs.rows()  # pyright: ignore[reportAssignmentType]
         for key, total in totals.items():
-            if is_handed_on(total):
-                totals[key] = rows.pop(key)
-                continue
-            target = self._total(key)
-            both = combine(key, [total, rows.pop(key)])
-            totals[key] = fitted(both, target)
+            both = merge(key, [total, rows.pop(key)])
+            totals[key] = fitted(both, self._total(key))
         for key, buffer in buffers.items():
             row = self._row(key)
             buffers[key] = push(buffer, conform(rows.pop(key), row), self.rooms[key])
@@ -62,12 +58,9 @@ class Gathering:
     def finish(self, state: State, length: int | None) -> dict[str, Rows | Reduced]:
         """What has been gathered after `length` iterations. None: nobody knows."""
         totals, buffers = state
-        gathered: dict[str, Any] = {}
-        for key, total in totals.items():
-            if is_handed_on(total):
-                gathered[key] = total
-                continue
-            each = self._reduced()[key]
+        gathered = dict(totals)
+        for key, each in self._reduced().items():
+            total = totals[key]
             if len(each.batch) < len(total.batch):
                 total = total.map(lambda x: x.max(range(len(self.batch))), batch=())
             gathered[key] = total.replace(
@@ -89,8 +82,11 @@ class Gathering:
         rows = self.logs.rows()
         return {key: own for key, own in rows.items() if isinstance(own, Reduced)}
 
-    def _total(self, key: str) -> Reduced:
-        total = form(key, [self._reduced()[key]])
+    def _total(self, key: str) -> Any:
+        own = self.logs.rows()[key]
+        if is_handed_on(own):
+            return own
+        total = form(key, [own])
         if total.batch or not self.batch:
             return total
         # Something of the host calls, which all examples share.

@@ -201,7 +201,7 @@ def _is_in(effects: frozenset, program: Any) -> bool:
     return not effects.isdisjoint(program.effects)
 
 
-class _Passing:
+class Passing:
     """A handler that collects nothing."""
 
     effects: frozenset
@@ -244,19 +244,19 @@ class _Passing:
     def rooms(self, logs: logdict, length: int | None) -> dict[str, int]:
         return {}
 
-    def only(self, keys: frozenset[str]) -> "_Passing":
+    def only(self, keys: frozenset[str]) -> "Passing":
         return self
 
-    def quiet(self) -> "_Passing":
+    def quiet(self) -> "Passing":
         return self
 
-    def collecting(self, capacity: int | None = None) -> "_Passing":
+    def collecting(self, capacity: int | None = None) -> "Passing":
         return self
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Idle(_Passing):
+class Idle(Passing):
     """Leave everything as it is."""
 
     effects = frozenset()
@@ -265,7 +265,7 @@ class Idle(_Passing):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Forward(_Passing):
+class Forward(Passing):
     """Log each record anew, for whoever listens here."""
 
     effects = frozenset({log_effect})
@@ -278,7 +278,7 @@ class Forward(_Passing):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Drop(_Passing):
+class Drop(Passing):
     """Leave records out."""
 
     effects = _ALL
@@ -292,7 +292,7 @@ class Drop(_Passing):
         return [token]
 
 
-class _Changing(_Passing, abc.ABC):
+class _Changing(Passing, abc.ABC):
     """A handler that lets each record stand, changed."""
 
     effects = _ALL

@@ -42,7 +42,8 @@ class Handler(Protocol):
     def concerns(self, program: Any) -> bool:
         """Whether there is anything for it in a program or an equation.
 
-        If it wants records that are on their way to the host, it has `emit(args, params)`.
+        If it wants records that are on their way to the host, it has `emit(args, params)`,
+        and `full(condition)` for the question whether such records need wait no longer.
         """
         ...
 
@@ -74,10 +75,6 @@ class Handler(Protocol):
 
     def handed_on(self) -> dict[str, Any]:
         """What is handed on from one part of a program to the next."""
-        ...
-
-    def full(self, condition: Any) -> Any:
-        """Whether rows need wait no longer; if it wants what is on its way to the host."""
         ...
 
     def after(self, entries: Mapping[str, Entry]) -> Any:

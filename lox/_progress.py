@@ -15,7 +15,7 @@ from ._bar import Bar
 from ._chain import chained, follow, new_token
 from ._courier import awaited, courier
 from ._emit import emit
-from ._handlers import Idle
+from ._handlers import Idle, Passing
 from ._interpret import Walk, trace
 from ._jitted import transformed
 from ._log import check_function
@@ -71,7 +71,7 @@ def _count(title: str, fun: Callable, *args: Any, **kwargs: Any) -> Any:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Count:
+class Count(Passing):
     """Tell the host how many iterations of loops are done.
 
     Attributes:
@@ -86,7 +86,6 @@ class Count:
 
     captures = False
     gathers = True
-    interval = None
 
     def concerns(self, program: Any) -> bool:
         if hasattr(program, "eqns"):
@@ -104,38 +103,17 @@ class Count:
     def chunk(self, body: list, rows: Callable[[], int], length: int | None) -> int | None:
         return _chunk(body, length)
 
-    def pooling(self, loop: Any, logs: Callable) -> None:
-        return None
-
-    def handed_on(self) -> dict[str, Any]:
-        return {}
-
     def after(self, entries: Mapping[str, Entry]) -> "Count":
         return dataclasses.replace(self, token=follow(self.token, entries))
-
-    def batched(self, size: int) -> "Count":
-        return self
 
     def unbatched(self, batched: "Count") -> "Count":
         token = self.token.max(0) if batched.token else self.token
         return dataclasses.replace(self, token=token)
 
-    def per_device(self, records: Sequence[Record]) -> "Count":
-        return jax.tree.map(lambda _: -1, self)
-
     def on_device(self) -> "Count":
         coordinates = list(_compat.coordinates().values())
         tells = jnp.stack(coordinates).sum() == 0 if coordinates else self.tells
         return dataclasses.replace(self, tells=tells)
-
-    def rooms(self, logs: Any, length: int | None) -> dict[str, int]:
-        return {}
-
-    def only(self, keys: frozenset[str]) -> "Count":
-        return self
-
-    def quiet(self) -> "Count":
-        return self
 
     def collecting(self, capacity: int | None = None) -> Idle:
         return Idle()
