@@ -93,7 +93,7 @@ docs: $(READY) ## Build the documentation, build/docs/index.html
 .PHONY: clean
 clean: ## Remove the environments and all that was built
 	rm -rf .venv .venv-jax-* .venv-libraries .venv-peer-* build dist .coverage .pytest_cache .ruff_cache
-	find lox logify tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find lox lox_host logify tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml
 	$(call install,$(PYTHON),$(VENV))

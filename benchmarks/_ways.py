@@ -147,7 +147,7 @@ def all_ways() -> dict[str, Way]:
 
 def host_calls(run: Callable) -> int:
     """How many host calls a run makes, of lox or of what calls `called.hear`."""
-    emitting = sys.modules.get("lox._emit")
+    emitting = sys.modules.get("lox._stream.emit")
     if emitting is None:
         return called.of(run)
     parcel = emitting.Parcel

@@ -19,7 +19,7 @@ import numpy as np
 from _measure import Figure, compare, table
 
 from lox.loggers import Batch, Block, Form, Run
-from lox.loggers._save import SaveWriter
+from lox_host.writers.save import SaveWriter
 
 FLUSH = 2000
 

@@ -11,13 +11,13 @@ from typing import Any
 import jax
 from jax import export
 
-from . import _log
-from ._apart import Apart, separated
-from ._collect import Collect
-from ._format import short
-from ._jitted import transformed
-from ._logdict import logdict
-from ._spool import spool_into
+from lox._core import log as _log
+from lox._core.collect import Collect
+from lox._core.spool import spool_into
+from lox._core.transform import transformed
+from lox._logdict.logdict import logdict
+from lox._rows.side_by_side import Apart, separated
+from lox_host.display.values import short
 
 # What is appended are the rows that `lox.log` logs, too.
 _REDUCTIONS: dict[str, Any] = {

@@ -11,8 +11,8 @@ lox.neptune.finish(run)
 
 from typing import Any
 
-from ._tracked import TrackedRun, finish as finish, log as log, started
-from .loggers._neptune import NeptuneLogger as NeptuneLogger
+from lox.loggers.functional import TrackedRun, finish as finish, log as log, started
+from lox.loggers.neptune import NeptuneLogger as NeptuneLogger
 
 
 def init(key: Any, **kwargs: Any) -> TrackedRun:

@@ -9,8 +9,8 @@ lox.wandb.finish(run)
 
 from typing import Any
 
-from ._tracked import TrackedRun, finish as finish, log as log, started
-from .loggers._wandb import WandbLogger as WandbLogger
+from lox.loggers.functional import TrackedRun, finish as finish, log as log, started
+from lox.loggers.wandb import WandbLogger as WandbLogger
 
 
 def init(key: Any, **kwargs: Any) -> TrackedRun:

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 from truth import Record, assert_close
 
-from lox._writer import leaves
 from lox.loggers import Batch, Run
+from lox_host.writer import leaves
 
 
 @dataclasses.dataclass

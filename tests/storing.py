@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 from lox.loggers import Batch, Block, Form, Run
-from lox.loggers._save import SaveWriter
+from lox_host.writers.save import SaveWriter
 
 
 def run(number: int, *, id: int = 0) -> Run:

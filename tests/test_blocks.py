@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import lox
-from lox._blocks import blocks
-from lox._export import to_numpy
+from lox._logdict.numpy import to_numpy
+from lox._runs.to_blocks import blocks
 
 
 class Pair(NamedTuple):

@@ -24,18 +24,17 @@ from storing import block, values
 from test_console import Terminal, streams
 
 import lox
-from lox import _quick
-from lox._cli import _plot
-from lox._cli._choose import chosen
-from lox._cli._complete import completions
-from lox._cli._follow import Follower
-from lox._cli._main import main
-from lox._cli._parser import parser_of_lox
-from lox._cli._trouble import Trouble
-from lox._store import _folder
-from lox._store._journal import entries, lines
 from lox.loggers import Batch, Block, Form, Run
-from lox.loggers._save import SaveWriter
+from lox_host.cli import plot as _plot
+from lox_host.cli.complete import completions
+from lox_host.cli.errors import Trouble
+from lox_host.cli.follow import Follower
+from lox_host.cli.main import main
+from lox_host.cli.parser import parser_of_lox
+from lox_host.cli.select_runs import chosen
+from lox_host.store import folder as _folder
+from lox_host.store.journal import entries, lines
+from lox_host.writers.save import SaveWriter
 
 PAGE = Path(__file__).parent.parent / "docs" / "command-line.md"
 SEEDS, ROWS = [7, 8, 9], 40
@@ -436,7 +435,7 @@ def script(tmp_path):
     """What an installation puts beside Python."""
     path = tmp_path / "bin" / "lox"
     path.parent.mkdir()
-    text = "import sys\nfrom lox.__main__ import main\nsys.exit(main())\n"
+    text = "import sys\nfrom lox_host.cli.main import main\nsys.exit(main())\n"
     path.write_text(f"#!{sys.executable}\n{text}")
     path.chmod(0o755)
     return str(path)
@@ -456,44 +455,20 @@ def imports(err):
 
 
 def test_it_starts_without_jax_and_writes_ascii_where_that_is_asked(store, script):
-    module = [sys.executable, "-m", "lox"]
-    for command, args in [
-        (module, ["ls", store]),
-        (module, ["export", store, "--to", "csv"]),
-        ([script], ["show", f"{store}/88"]),
-    ]:
+    for args in (
+        ["ls", store],
+        ["export", store, "--to", "csv"],
+        ["show", f"{store}/88"],
+    ):
         env = {**ENV, "PYTHONIOENCODING": "ascii"}
         done = subprocess.run(
-            [*command, *args], env=env, capture_output=True, text=True, check=True
+            [script, *args], env=env, capture_output=True, text=True, check=True
         )
         names, rest = imports(done.stderr)
         assert not rest
-        assert {"numpy", "lox._cli._choose"} <= names
+        assert {"numpy", "lox_host.cli.select_runs"} <= names
         assert not {name for name in names if name.partition(".")[0] in ("jax", "rich")}
     assert r"\u03bb/w 3" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("argv", "before", "expected"),
-    [
-        (["-m", "ls"], ["python", "-m", "lox"], True),
-        (["-m"], ["python", "-X", "dev", "-mlox"], True),
-        (["-m", "lox"], ["python", "-m", "train"], False),
-        (["-c"], ["python", "-c"], False),
-        (["{script}", "ls"], ["python"], True),
-        (["{other}", "ls"], ["python"], False),
-        (["lox"], ["python"], False),
-        ([], ["python"], False),
-    ],
-)
-def test_a_program_is_no_command(tmp_path, script, monkeypatch, argv, before, expected):
-    other = tmp_path / "lox"
-    other.write_text("import lox\nlox.log\n")
-    argv = [word.format(script=script, other=other) for word in argv]
-    monkeypatch.setattr(sys, "argv", argv)
-    monkeypatch.setattr(sys, "orig_argv", [*before, *argv[1:]])
-    assert _quick._is_command() is expected
-    assert not _quick.IS_COMMAND
 
 
 def test_tail_follows_what_another_process_writes(tmp_path):
@@ -501,7 +476,16 @@ def test_tail_follows_what_another_process_writes(tmp_path):
     writer.open(run)
     writer.write(Batch([block(np.arange(3), id=5)]))
     writer.flush()
-    command = [sys.executable, "-m", "lox", "tail", str(tmp_path), "--json", "-n", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "lox_host.cli.main",
+        "tail",
+        str(tmp_path),
+        "--json",
+        "-n",
+        "2",
+    ]
     process = subprocess.Popen(
         command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -567,7 +551,15 @@ def test_a_process_that_is_interrupted_or_not_read_any_more_ends_quietly(tmp_pat
     writer.write(Batch([block(np.arange(5000), id=5)]))
     writer.flush()
     env = {name: value for name, value in ENV.items() if "PROFILE" not in name}
-    command = [sys.executable, "-m", "lox", "tail", str(tmp_path), "-n", "5000"]
+    command = [
+        sys.executable,
+        "-m",
+        "lox_host.cli.main",
+        "tail",
+        str(tmp_path),
+        "-n",
+        "5000",
+    ]
     for code in (141, 130):
         with subprocess.Popen(
             command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -22,15 +22,17 @@ import pytest
 from blocks import block, run, written
 from rich.console import Console
 
-from lox import _live
-from lox._bar import Bar
-from lox._live import Region, can_move, region, shares
-from lox._pace import duration, speed
-from lox.loggers import Batch, _console, _screen
-from lox.loggers._console import ConsoleLogger, ConsoleWriter
-from lox.loggers._series import POINTS, Curve
-from lox.loggers._summary import Summary
-from lox.loggers._words import clean, digits, sparkline
+from lox.loggers import Batch
+from lox.loggers.console import ConsoleLogger
+from lox_host.display import run_table as _screen, terminal as _live
+from lox_host.display.eta import duration, speed
+from lox_host.display.progress_bar import Bar
+from lox_host.display.statistics import POINTS, Curve
+from lox_host.display.summary import Summary
+from lox_host.display.terminal import Region, can_move, region, shares
+from lox_host.display.text import clean, digits, sparkline
+from lox_host.writers import console as _console
+from lox_host.writers.console import ConsoleWriter
 
 NAN, INF = float("nan"), float("inf")
 
@@ -552,7 +554,7 @@ import sys, time
 import numpy as np
 from blocks import block, run
 from lox.loggers import Batch
-from lox.loggers._console import ConsoleWriter
+from lox_host.writers.console import ConsoleWriter
 
 writer = ConsoleWriter()
 writer.open(run(0))

@@ -11,9 +11,10 @@ import polars as pl
 import pytest
 from blocks import block, run, written
 
-from lox.loggers import Batch, _table
-from lox.loggers._csv import CSVLogger
-from lox.loggers._table import CSVWriter
+from lox.loggers import Batch
+from lox.loggers.csv import CSVLogger
+from lox_host.writers import csv as _table
+from lox_host.writers.csv import CSVWriter
 
 NAN, INF = float("nan"), float("inf")
 

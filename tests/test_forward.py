@@ -13,9 +13,11 @@ from test_trackers import CONFIG, KEYS, NAMES, XS, odd, trained
 from tracked import counted, expected
 
 import lox
-from lox import _recorded, _resend, loggers
-from lox._store._folder import begun
-from lox._store._read import Reader, Stale
+from lox import loggers
+from lox_host.store import recorded as _recorded
+from lox_host.store.folder import begun
+from lox_host.store.reader import Reader, Stale
+from lox_host.writers import replay as _resend
 
 pytestmark = pytest.mark.usefixtures("offline")
 

@@ -12,7 +12,8 @@ import pytest
 from blocks import block, run, written
 
 from lox.loggers import Batch
-from lox.loggers._json import JSONLogger, JSONWriter
+from lox.loggers.json import JSONLogger
+from lox_host.writers.json import JSONWriter
 
 NAN, INF = float("nan"), float("inf")
 

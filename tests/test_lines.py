@@ -8,15 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lox.loggers._lines import candidates
+from lox_host.writers._files import candidates
 
 PROGRAM = """
 import os, sys
 import numpy as np
 from blocks import block, run
 from lox.loggers import Batch
-from lox.loggers._table import CSVWriter
-from lox.loggers._json import JSONWriter
+from lox_host.writers.csv import CSVWriter
+from lox_host.writers.json import JSONWriter
 
 for writer in CSVWriter(sys.argv[1]), JSONWriter(sys.argv[1]):
     writer.open(run())

@@ -20,7 +20,8 @@ from test_while import PROGRAMS as WHILE_PROGRAMS, XS, truth_of_each
 from truth import records_of_each, run
 
 import lox
-from lox.loggers import Logger, LoggerState, MultiLogger, _desk, _scribe
+from lox.loggers import Logger, LoggerState, MultiLogger
+from lox_host import run_registry as _desk, worker as _scribe
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

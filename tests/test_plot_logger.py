@@ -16,8 +16,9 @@ from blocks import block, run, written
 from pictures import assert_picture
 
 import lox
-from lox.loggers import Batch, Block, Form, MultiLogger, PlotLogger, SaveLogger, _outlets
-from lox.loggers._plot import PlotWriter
+from lox.loggers import Batch, Block, Form, MultiLogger, PlotLogger, SaveLogger
+from lox_host.display import plot_outputs as _outlets
+from lox_host.writers.plot import PlotWriter
 
 pytest.importorskip("matplotlib")
 NAN = float("nan")

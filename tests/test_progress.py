@@ -16,8 +16,8 @@ from test_laws import result_of_each
 from truth import assert_trees_close, result
 
 import lox
-from lox import _bar
-from lox._bar import Bar
+from lox_host.display import progress_bar as _bar
+from lox_host.display.progress_bar import Bar
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -49,7 +49,7 @@ class Noted:
 
 @pytest.fixture
 def bars(monkeypatch):
-    monkeypatch.setattr("lox._progress.Bar", Noted)
+    monkeypatch.setattr("lox._stream.progress.Bar", Noted)
     Noted.made = []
     return Noted.made
 

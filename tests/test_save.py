@@ -12,9 +12,9 @@ from selection import thin
 from storing import block, run
 
 import lox
-from lox._rows import key_data
+from lox._rows.rows import key_data
 from lox.loggers import Batch, Block, Form
-from lox.loggers._save import SaveWriter
+from lox_host.writers.save import SaveWriter
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 some = pytest.mark.parametrize("p", thin(PROGRAMS, 9), ids=lambda p: p.name)

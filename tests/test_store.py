@@ -20,12 +20,17 @@ import storing
 from storing import block, run, values
 
 import lox
-from lox import _load, _runs
-from lox._store import _compact, _segments, _session
-from lox._store._dtypes import restored, storable, stored
-from lox._store._read import Reader, Stale, snapshots
+from lox._io import load as _load
 from lox.loggers import Batch, Block, Form
-from lox.loggers._save import SaveWriter
+from lox_host.store import (
+    compact as _compact,
+    runs as _runs,
+    segments as _segments,
+    session as _session,
+)
+from lox_host.store.dtypes import restored, storable, stored
+from lox_host.store.reader import Reader, Stale, snapshots
+from lox_host.writers.save import SaveWriter
 
 PLAIN = [
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),

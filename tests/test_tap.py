@@ -33,8 +33,9 @@ from truth import (
 )
 
 import lox
-from lox import _courier, _emit, _jitted
-from lox._tap import Listener
+from lox._core import transform as _jitted
+from lox._stream import callbacks as _courier, emit as _emit
+from lox._stream.tap import Listener
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

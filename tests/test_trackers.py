@@ -17,7 +17,7 @@ from tracked import counted, expected, rowwise, training
 
 import lox
 from lox import loggers
-from lox.loggers._tracker import histograms, title
+from lox_host.writers._trackers import histograms, title
 
 pytestmark = pytest.mark.usefixtures("offline")
 

@@ -57,8 +57,9 @@ def jaxpr_of(p: Program, way: str) -> str:
     try:
         text = str(jax.make_jaxpr(fun)(x))
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {error}"
     text = re.sub(r"0x[0-9a-f]+", "0x", text)
+    text = re.sub(r"(form|in_tree|out_tree)=PyTreeDef.*", r"\1=...", text)
     return re.sub(r"[\w/.]*\.py:\d+", "a line", text)
 
 

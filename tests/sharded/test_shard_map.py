@@ -585,7 +585,7 @@ def test_progress_is_told_by_one_device(monkeypatch):
 
         begin = advance = end = lambda self, number: moves.append(number)
 
-    monkeypatch.setattr("lox._progress.Bar", Noted)
+    monkeypatch.setattr("lox._stream.progress.Bar", Noted)
     jax.block_until_ready(lox.nolog(lox.progress(mapped(logs_three_sums)))(X))
     assert moves == [3, 0, 1, 1, 1, 0]
 

@@ -1,0 +1,1 @@
+"""Logging, the interpreter, and the transformations that collect."""

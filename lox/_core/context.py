@@ -1,0 +1,52 @@
+"""Who listens: whether a `log` call is captured, printed, or leaves no trace at all.
+
+The state is a JAX user context, which is part of the key of every cache of JAX: a
+function that was jitted in silence is traced again inside `spool`, and both programs
+stay cached side by side.
+"""
+
+import os
+from contextlib import AbstractContextManager
+from typing import Literal
+
+import jax
+
+from lox._jax import compat as _compat
+
+State = Literal["captured", "printed", "silent"]
+
+
+def _default() -> State:
+    value = os.environ.get("LOX_DEFAULT", "print")
+    if value not in ("print", "silent"):
+        raise ValueError(
+            f"LOX_DEFAULT is {value!r}; it says what becomes of logs that nobody "
+            "collects: `print` (the default) or `silent`."
+        )
+    return "silent" if value == "silent" else "printed"
+
+
+# Made at import: a context that is added later recompiles what was compiled before.
+_state = jax.make_user_context(_default())
+_compat.memoize_by_context(lambda: _state.value)
+_compat.silence_rules(lambda: _state.value == "silent", lambda: _state("silent"))
+
+
+def state() -> State:
+    """What becomes of a record that is logged here."""
+    return _state.value
+
+
+def captured() -> AbstractContextManager:
+    """Programs traced in here hold their logs, for a transformation to hear."""
+    return _state("captured")
+
+
+def silent() -> AbstractContextManager:
+    """Drop every log that is traced or run in here, unless something collects it.
+
+    Example:
+        >>> with lox.silent():
+        ...     logs = lox.log({"x": 1.0})
+    """
+    return _state("silent")

@@ -1,0 +1,212 @@
+"""`log`, and the primitive that holds a captured record."""
+
+import functools as ft
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters import mlir
+
+from lox._core import context as _context
+from lox._core.record import Record, bind, is_array, listed, record_primitive
+from lox._jax import compat as _compat
+from lox._logdict.logdict import logdict
+from lox._rows.reductions import Reduction, reduction_named
+from lox._rows.side_by_side import RESERVED
+from lox._stream.default_print import print_parcel
+from lox._stream.emit import emit, last_token
+
+
+def log(
+    data: Mapping[str, Any],
+    *,
+    tags: str | Iterable[str] = (),
+    prefix: str = "",
+    reduce: str | Reduction | None = None,
+    **steps: Any,
+) -> logdict:
+    """Log values, anywhere in a JAX program.
+
+    What becomes of them is decided from outside: `lox.spool` returns them along with
+    the result, `lox.tap` calls a function with them while the program runs, `lox.nolog`
+    and `lox.silent` leave no trace of them. Without any of these they are printed.
+
+    Args:
+        data: The values by key: numbers, arrays or pytrees of them.
+        tags: One tag or several, to select logs by.
+        prefix: Put before each key.
+        reduce: How `lox.spool` combines repeated records of these keys, such as
+            `"mean"`. Without it, it keeps every row.
+        **steps: Any other keyword is a step, a named counter such as `step=i`.
+
+    Returns:
+        The record itself.
+
+    Example:
+        >>> @jax.jit
+        ... def f(x):
+        ...     lox.log({"x": x}, step=0)
+        ...     return 2 * x
+        >>> y, logs = lox.spool(f)(1.0)
+        >>> logs, logs.step["x"].item()
+        ({'x': 1.0}, 0)
+    """
+    values = _checked(data, prefix)
+    _check_steps(steps)
+    reduction_named(reduce)
+    state = _context.state()
+    if values and state != "silent":
+        record = Record(
+            values=tuple(_strong(f"The value of {k!r}", v) for k, v in values.items()),
+            steps={k: _strong(f"The step {k!r}", v) for k, v in steps.items()},
+            keys=tuple(values),
+            tags=names_in(tags, "tags"),
+            reduce=reduce,
+        )
+        relog(record)
+    return logdict(values, **{name: dict.fromkeys(values, i) for name, i in steps.items()})
+
+
+def relog(record: Record) -> None:
+    """Log a record once more, for whoever listens here."""
+    state = _context.state()
+    if state == "captured":
+        bind(log_p, [record])
+    elif state == "printed":
+        keys = tuple(key for key in record.keys if key not in record.heard)
+        if keys:
+            printed = record.only(keys).located(_compat.coordinates())
+            emit([printed], print_parcel, last_token())
+
+
+log_p, log_effect = record_primitive("lox_log")
+
+
+def _stranded(*args, keys, **params):
+    raise RuntimeError(
+        f"The record of {listed(keys)} reached the compiler: it was captured for a "
+        "transformation of lox, but something compiled or ran this part of the program "
+        "on its own (a primitive that hides a function, `jax.ensure_compile_time_eval`, "
+        "or `lower` inside the function). Log outside of that part, or wrap it in "
+        "`lox.nolog`."
+    )
+
+
+log_p.def_impl(_stranded)
+mlir.register_lowering(log_p, lambda ctx, *args, **params: _stranded(*args, **params))
+
+
+def _checked(data: Any, prefix: str) -> dict[str, Any]:
+    """The values by their full keys, or an error if they cannot be logged."""
+    if not isinstance(data, Mapping):
+        raise TypeError(
+            "`lox.log` takes a mapping from keys to values, such as "
+            f'`lox.log({{"loss": loss}})`, not {_kind(data)}.'
+        )
+    if not isinstance(prefix, str):
+        raise TypeError(f"`prefix` must be a string, not {_kind(prefix)}.")
+    for key, value in data.items():
+        if not isinstance(key, str):
+            raise TypeError(
+                f"The key {key!r} is {_kind(key)}, but keys of `lox.log` are strings."
+            )
+        if RESERVED in prefix + key:
+            raise ValueError(
+                f"The key {prefix + key!r} holds a null character, which lox keeps for "
+                "itself. Use another one."
+            )
+        if _is_loggable(value):
+            continue
+        leaves = jax.tree.leaves(value)
+        if not leaves or not all(map(_is_loggable, leaves)):
+            wrong = next((leaf for leaf in leaves if not _is_loggable(leaf)), value)
+            raise TypeError(
+                f"The value of {key!r} is or holds {_kind(wrong)}. `lox.log` takes "
+                "numbers, arrays and pytrees of them."
+            )
+    return {prefix + key: value for key, value in data.items()}
+
+
+def loggable(logs: Mapping[str, Any], steps: Mapping[str, Any] = {}) -> logdict:
+    """Logs that are there already with arrays only, or an error if they are not logs.
+
+    Each of their rows gets the steps, in place of those with the same name.
+    """
+    if not isinstance(logs, Mapping):
+        raise TypeError(
+            "Logs are a mapping from keys to values, such as what `lox.spool` returns or "
+            f'`{{"loss": loss}}`, not {_kind(logs)}.'
+        )
+    values = _checked(logs, "")
+    _check_steps(steps)
+    given = logs if isinstance(logs, logdict) else logdict(values)
+    arrays = jax.tree.map(lambda x: x if is_array(x) else _strong("A value", x), given)
+    if not steps:
+        return arrays
+    same = {name: _strong(f"The step {name!r}", step) for name, step in steps.items()}
+    return logdict.of({key: rows.at(same) for key, rows in arrays.rows().items()})
+
+
+def _check_steps(steps: Mapping[str, Any]) -> None:
+    for name, step in steps.items():
+        if name.startswith("_") or hasattr(logdict, name):
+            raise ValueError(
+                f"A step cannot be called {name!r}: `logs.{name}` is something else on a "
+                "`logdict`, or may be. Choose another name."
+            )
+        if not _is_loggable(step):
+            raise TypeError(
+                f"The step {name!r} is {_kind(step)}, but steps are numbers or arrays."
+            )
+
+
+def names_in(given: str | Iterable[str], what: str) -> tuple[str, ...]:
+    if not isinstance(given, Iterable):
+        raise TypeError(f"`{what}` takes a string or several, not {_kind(given)}.")
+    names = (given,) if isinstance(given, str) else tuple(given)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"`{what}` takes strings, not {_kind(name)}.")
+    return names
+
+
+def _is_loggable(x: Any) -> bool:
+    return isinstance(x, bool | int | float | complex) or is_array(x)
+
+
+def _strong(name: str, x: Any) -> Any:
+    """The same value without a weak type: carries and branches must match."""
+    if isinstance(x, jax.Array):
+        return jnp.asarray(x, x.dtype) if jax.typeof(x).weak_type else x
+    if not _is_loggable(x):
+        return jax.tree.map(ft.partial(_strong, name), x)
+    if not isinstance(x, int):
+        copy = np.array(x)  # which nobody changes later
+        return copy.astype(jax.dtypes.canonicalize_dtype(copy.dtype), copy=False)
+    dtype = jnp.result_type(type(x))
+    try:
+        return np.array(x, dtype)
+    except OverflowError:
+        raise OverflowError(
+            f"{name} is {x}, which does not fit {dtype}. Log it as a float, or enable 64 "
+            "bits with `jax.config.update('jax_enable_x64', True)`."
+        ) from None
+
+
+def check_function(name: str, fun: Any) -> None:
+    if not callable(fun):
+        raise TypeError(f"`{name}` takes a function, not {_kind(fun)}.")
+
+
+def _kind(x: Any) -> str:
+    if x is None:
+        return "`None`"
+    if isinstance(x, np.ndarray):
+        return f"an array of {x.dtype}"
+    return (
+        f"`{type(x).__name__}` ({x!r})"
+        if isinstance(x, str | bytes)
+        else f"`{type(x).__name__}`"
+    )

@@ -1,0 +1,54 @@
+"""What `spool` and `tap` share: their options, and how they come to the records."""
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from lox._core.collect import Collect
+from lox._core.interpreter import Traced, Walk, check, records_in
+from lox._core.log import names_in
+from lox._core.record import Record
+
+
+def selection(given: str | Iterable[str] | None, what: str) -> frozenset[str] | None:
+    return None if given is None else frozenset(names_in(given, what))
+
+
+def check_prefix(prefix: Any) -> None:
+    if not isinstance(prefix, str):
+        raise TypeError(f"`prefix` must be a string, not {prefix!r}.")
+
+
+def check_positive(**numbers: int | None) -> None:
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise ValueError(f"`{name}` must be at least 1, not {number}.")
+
+
+def listening(
+    transformation: str, handler: Collect, fun: Callable, *args: Any, **kwargs: Any
+) -> tuple[Traced, Collect]:
+    """Trace a function for a transformation, and prepare its handler for what it logs."""
+    traced = Walk(handler).trace(fun, *args, **kwargs)
+    check(traced.jaxpr.jaxpr)
+    records = list(records_in(traced.jaxpr))
+    _warn_of_no_match(transformation, handler, records)
+    return traced, handler.prepared(records)
+
+
+def _warn_of_no_match(
+    transformation: str, handler: Collect, records: Sequence[Record]
+) -> None:
+    keys = {key for record in records for key in record.keys}
+    tags = {tag for record in records for tag in record.tags}
+    for what, wanted, there in (
+        ("argnames", handler.keys, keys),
+        ("tags", handler.tags, tags),
+        ("reduce", {key for key, _ in handler.reduce if key is not None}, keys),
+    ):
+        if wanted is not None and not wanted <= there:
+            warnings.warn(
+                f"`{what}` {sorted(wanted - there)} of `{transformation}` match nothing "
+                f"that is logged; there are {sorted(there)}.",
+                stacklevel=5,
+            )

@@ -1,0 +1,147 @@
+"""Exact logs under `grad` and `checkpoint`, where JAX runs loops less often, or more.
+
+What does not change in a `scan` is taken out of it, records included: those are then tied
+to a counter in the carry. A `while_loop` is run once more for its derivative, or for a
+block that is computed again: that time it runs without its records.
+"""
+
+import contextvars
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Literal
+
+from lox._core.handlers import Anchor, Drop, Mask, holds_records
+from lox._core.interpreter import Walk, records_in
+from lox._core.record import listed
+from lox._core.staging import split, stage
+from lox._jax import compat as _compat
+from lox._stream.emit import emit_effect
+
+
+def _anchored_scan(bind: Callable, *args, **params):
+    """Tie the records in a `scan` that is being differentiated to the loop."""
+    params = _compat.scan_params(args, params)
+    jaxpr, sizes = params["jaxpr"], _compat.scan_sizes(params)
+    if not holds_records(jaxpr) or not _compat.differentiating():
+        return bind(*args, **params)
+    if _is_anchored.get() or not _has_loose_records(jaxpr.jaxpr, sizes[0]):
+        with _compat.setting(_is_anchored, False):  # The loops inside are not anchored yet.
+            return bind(*args, **params)
+    consts, init, xs = split(args, *sizes)
+
+    def body(carry, x):
+        counter, carry = carry
+        outs, _ = Walk(Anchor(counter))(jaxpr, *consts, *carry, *x)
+        carry, ys = split(outs, len(init))
+        return (counter + 1, carry), ys
+
+    start = jnp.zeros((), jnp.int32)
+    options = _compat.scan_options(params)
+    length = None if xs else params["length"]
+    with _compat.setting(_is_anchored, True):
+        (_, carry), ys = jax.lax.scan(body, (start, init), xs, length, **options)
+    return [*carry, *ys]
+
+
+def _pruned_while(bind: Callable, *args, **params):
+    """Keep derivatives out of a `while` if nothing but records would have them.
+
+    With them, JAX would run the loop again for the derivatives, or could not transpose it.
+    """
+    if not holds_records(params["cond_jaxpr"], params["body_jaxpr"]):
+        return bind(*args, **params)
+    if _known_records.get() is not None:
+        _known_records.set(len(list(records_in(params))))
+    if not _compat.differentiating():
+        return bind(*args, **params)
+    body = _without_records(params["body_jaxpr"])
+    used = [True] * params["cond_nconsts"] + _compat.used_inputs(body)
+    pairs = zip(args, used, strict=True)
+    args = [x if is_used else jax.lax.stop_gradient(x) for x, is_used in pairs]
+    return bind(*args, **params)
+
+
+def _partially_known_while(original: Callable, unknown: Sequence[bool], eqn, *args):
+    """Let the records of a `while` be in what is known: it alone is run only once."""
+    if not holds_records(eqn):
+        return original(unknown, eqn, *args)
+    bare = eqn.replace(params=_silent_while(eqn.params), effects=eqn.effects - Mask.effects)
+    known, staged, *rest = original(unknown, bare, *args)
+    if known is None:
+        return None, eqn, *rest
+    if not any(unknown):
+        return eqn, staged, *rest
+    if emit_effect in eqn.effects:
+        keys = listed(key for record in records_in(eqn.params) for key in record.keys)
+        raise NotImplementedError(
+            f"`lox.tap` of a `while_loop` that logs {keys}, inside of `jax.linearize`: JAX "
+            "cannot tell what of the loop is needed once and what again. Put `lox.tap` "
+            "around the derivative, or use `jax.jvp`."
+        )
+    known, *_ = original(unknown, eqn, *args)
+    _check_all_known(len(list(records_in(known.params))), eqn.params)
+    return known, staged, *rest
+
+
+def _silent_while(params: dict[str, Any]) -> dict[str, Any]:
+    names = "cond_jaxpr", "body_jaxpr"
+    return {**params, **{name: _without_records(params[name]) for name in names}}
+
+
+def _silent_second_run(params: dict[str, Any]) -> dict[str, Any]:
+    """What is not known of a `while`, if all that is known has been run."""
+    known = _known_records.get()
+    if not known:
+        return params
+    _check_all_known(known, params)
+    return _silent_while(params)
+
+
+def _check_all_known(number: int, params: dict[str, Any]) -> None:
+    records = list(records_in(params))
+    if number < len(records):
+        keys = listed(key for record in records for key in record.keys)
+        raise ValueError(
+            f"One of {keys} in a `while_loop` holds a tangent, logged in a `custom_jvp` "
+            "rule: under `jax.linearize` it has no value. Log primals there, or use "
+            "`jax.jvp`."
+        )
+
+
+def _without_records(jaxpr: Any) -> Any:
+    return stage(lambda *args: Walk(Drop())(jaxpr, *args)[0], *jaxpr.in_avals).jaxpr
+
+
+# Whether the next differentiated `scan` is one that is anchored already.
+_is_anchored = contextvars.ContextVar("is_anchored", default=False)
+# Of a `while` that is being split into what is known and what is not: how many records
+# were in the former when it was run.
+_known_records = contextvars.ContextVar[int | None]("known_records", default=None)
+
+
+def _has_loose_records(jaxpr, num_consts: int) -> bool:
+    """Whether a record may depend on nothing that changes from iteration to iteration."""
+    changing = set(jaxpr.invars[num_consts:])
+    for eqn in jaxpr.eqns:
+        changes = any(
+            not isinstance(atom, Literal) and atom in changing for atom in eqn.invars
+        )
+        if changes:
+            changing.update(eqn.outvars)
+        if holds_records(eqn) and not (changes and "form" in eqn.params):
+            return True
+    return False
+
+
+_compat.wrap_bind(_compat.primitive_named("scan"), _anchored_scan)
+_compat.wrap_bind(_compat.primitive_named("while"), _pruned_while)
+_compat.wrap_traced_partial_eval(
+    _compat.primitive_named("while"),
+    lambda: _compat.setting(_known_records, 0),
+    _silent_second_run,
+)
+_compat.wrap_partial_eval(_compat.primitive_named("while"), _partially_known_while)
+_compat.inline_calls(holds_records)

@@ -1,0 +1,109 @@
+"""`spool`: return the logs of a function along with its output."""
+
+import functools as ft
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from lox._core.collect import Collect
+from lox._core.interpreter import Walk
+from lox._core.log import check_function
+from lox._core.options import check_positive, check_prefix, listening, selection
+from lox._core.transform import transformed
+from lox._logdict.logdict import logdict
+from lox._rows.reductions import Reduction, reduction_named
+from lox._rows.rows import Rows
+from lox._rows.side_by_side import told_apart
+
+
+def spool(
+    fun: Callable,
+    argnames: str | Iterable[str] | None = None,
+    tags: str | Iterable[str] | None = None,
+    keep_logs: bool = False,
+    interval: int | None = None,
+    reduce: str | Reduction | Mapping[str, str | Reduction] | None = None,
+    prefix: str = "",
+    *,
+    capacity: int | None = None,
+) -> Callable[..., tuple[Any, logdict]]:
+    """Make `fun` also return what it logs.
+
+    A key that is logged once has the shape it was logged with. One that is logged
+    several times, or in a loop, has a leading time axis: one row a record, in the order
+    of execution. Where some rows may not have been logged, because a branch was not
+    taken, `logs.valid[key]` says which were.
+
+    Logs carry no derivatives: whatever is logged, the gradients of `fun` stay as they are.
+
+    Args:
+        fun: Any JAX function. It may contain `jit`, `scan`, `cond`, `vmap` and `grad`. As
+            `jax.jit` and `jax.grad` do, it is handed copies of dictionaries, modules and
+            other pytrees: what it changes in them stays inside.
+        argnames: The key or keys to collect. Others go on to whoever is around.
+        tags: The tag or tags to collect. Given both, both must match.
+        keep_logs: Leave the logs for whoever is around, too.
+        interval: Keep rows 0, k, 2k, ... of each key only.
+        reduce: Combine all rows of a key into one value while the program runs, in
+            constant memory: `"mean"`, `"sum"`, `"min"`, `"max"`, `"first"`, `"last"`,
+            `"count"`, `"std"`, `"var"`, a `lox.Reduction`, or a mapping from key to one of
+            them. It overrides what the calls of `log` ask for.
+        prefix: Put before each key.
+        capacity: How many rows to keep of a loop of unknown length: the last ones, with
+            `logs.valid` for those that exist, and `logs.count` for how many there were.
+
+    Returns:
+        A function returning the pair of `fun`'s output and a `logdict`.
+
+    Example:
+        >>> def f(xs):
+        ...     def step(total, x):
+        ...         lox.log({"total": total + x}, step=x)
+        ...         return total + x, None
+        ...     return jax.lax.scan(step, 0, xs)[0]
+        >>> y, logs = lox.spool(f)(jnp.arange(3))
+        >>> logs
+        {'total': [0, 1, 3]}
+        >>> print(logs.step["total"])
+        [0 1 2]
+    """
+    check_function("lox.spool", fun)
+    check_prefix(prefix)
+    check_positive(interval=interval, capacity=capacity)
+    handler = Collect(
+        keys=selection(argnames, "argnames"),
+        tags=selection(tags, "tags"),
+        keep=keep_logs,
+        reduce=_reductions(reduce),
+        interval=interval,
+        capacity=capacity,
+    )
+    options = handler, prefix
+    spooled = ft.partial(spool_into, ft.partial(_logs, prefix), handler)
+    return transformed(fun, spooled, options)
+
+
+def spool_into(
+    form: Callable[[dict[str, Rows]], Any],
+    handler: Collect,
+    fun: Callable,
+    *args: Any,
+    **kwargs: Any,
+) -> tuple[Any, Any]:
+    """Call `fun`, and return what it logs in a form that is made of the entries."""
+    traced, handler = listening("lox.spool", handler, fun, *args, **kwargs)
+    outs, logs = Walk(handler).on_device()(traced.jaxpr, *traced.args)
+    return traced.output(outs), form(handler.finished(logs))
+
+
+def _logs(prefix: str, entries: dict[str, Rows]) -> logdict:
+    logs = logdict.of(told_apart(entries))
+    return logs.prefix(prefix) if prefix else logs
+
+
+def _reductions(given: Any) -> tuple[tuple[str | None, Any], ...]:
+    if given is None:
+        return ()
+    asked = given if isinstance(given, Mapping) else {None: given}
+    for reduction in asked.values():
+        reduction_named(reduction)
+    return tuple(asked.items())

@@ -1,0 +1,84 @@
+"""Trace a function into a program that can be put into an equation."""
+
+import dataclasses
+import functools as ft
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.core import eval_jaxpr
+from jax.extend.core import ClosedJaxpr
+
+from lox._jax import compat as _compat
+
+
+@dataclasses.dataclass(frozen=True)
+class Staged:
+    """A function traced into a program, to be called with the leaves of its arguments."""
+
+    jaxpr: ClosedJaxpr
+    shape: Any
+    leaves: Sequence[Any]
+
+    def __call__(self, *leaves: Any) -> Any:
+        jaxpr = self.jaxpr
+        return self.output(eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *leaves))
+
+    def output(self, outs: Sequence[Any]) -> Any:
+        return jax.tree.unflatten(jax.tree.structure(self.shape), outs)
+
+
+def stage(fun: Callable, *args: Any) -> Staged:
+    jaxpr, shape = jax.make_jaxpr(fun, return_shape=True)(*args)
+    return Staged(jaxpr, shape, jax.tree.leaves(args))
+
+
+def stage_walk(walk, jaxpr, *args) -> Staged:
+    return stage(lambda walk, *args: walk(jaxpr, *args), walk, *args)
+
+
+def alike(branches: Sequence[Staged], index: Any) -> Sequence[Staged]:
+    """The branches of a `cond`, their outputs of one type as to what devices differ in.
+
+    They differ, too, where devices take different branches.
+    """
+    taken = _compat.varying(index)
+    each = [[_compat.varying(aval) for aval in b.jaxpr.out_avals] for b in branches]
+    union = [taken.union(*axes) for axes in zip(*each, strict=True)]
+    if all(axes == union for axes in each):
+        return branches
+
+    def varied(branch: Staged, *leaves):
+        outs, tree = jax.tree.flatten(branch(*leaves))
+        return jax.tree.unflatten(tree, map(_compat.varied, outs, union))
+
+    return [stage(ft.partial(varied, branch), *branch.leaves) for branch in branches]
+
+
+def split(xs: Sequence[Any], *sizes: int) -> tuple[list, ...]:
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(list(xs[start : start + size]))
+        start += size
+    return *parts, list(xs[start:])
+
+
+def carry_predicate(params: dict[str, Any]) -> dict[str, Any]:
+    """The same `while`, its predicate asked in the body and carried in front."""
+    sizes = params["cond_nconsts"], params["body_nconsts"]
+    cond, body = params["cond_jaxpr"], params["body_jaxpr"]
+
+    def step(cond_consts, body_consts, running, *carry):
+        outs = eval_jaxpr(body.jaxpr, body.consts, *body_consts, *carry)
+        running = eval_jaxpr(cond.jaxpr, cond.consts, *cond_consts, *outs)
+        return [*running, *outs]
+
+    cond_consts, carry = split(cond.in_avals, sizes[0])
+    body_consts, running = body.in_avals[: sizes[1]], cond.out_avals[0]
+    return {
+        **params,
+        "cond_nconsts": 0,
+        "body_nconsts": sum(sizes),
+        "cond_jaxpr": stage(lambda running, *carry: running, running, *carry).jaxpr,
+        "body_jaxpr": stage(step, cond_consts, body_consts, running, *carry).jaxpr,
+    }

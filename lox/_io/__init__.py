@@ -1,0 +1,1 @@
+"""`lox.save`, `lox.load` and `lox.export`."""

@@ -1,0 +1,57 @@
+"""`lox.export`: the runs of a store, sent to any logger."""
+
+import os
+from typing import Any
+
+from lox._io.save import key_words
+from lox.loggers.base import BaseLogger
+from lox_host.store.folder import existing
+from lox_host.store.reader import Snapshot, snapshots
+from lox_host.writer import Writer
+from lox_host.writers.replay import forward, of_session
+
+
+def export(path: str | os.PathLike, to: BaseLogger | Writer, *, key: Any = None) -> None:
+    """Send runs that were saved to a tracker, or into files of another format.
+
+    Each session of a run is a run there, with its name, group and configuration; what
+    was recorded where the tracker was not installed gets there in this way. What is there
+    already stays, so that exporting twice makes two of each.
+
+    Args:
+        path: The folder of the store.
+        to: A logger, such as `lox.loggers.TensorBoardLogger("runs")`, or a writer.
+        key: The PRNG key of the run to send. None: all runs.
+
+    Raises:
+        LookupError: If there is no such run.
+
+    Example:
+        >>> import pathlib
+        >>> lox.save(lox.logdict({"loss": 0.5}), "results")
+        >>> lox.export("results", lox.loggers.CSVLogger("tables"))
+        >>> print(pathlib.Path("tables/saved.csv").read_text())
+        loss
+        0.5
+    """
+    writers = to._desk.writers if isinstance(to, BaseLogger) else [_checked(to)]
+    words = None if key is None else tuple(key_words(key).tolist())
+    found = [of_session(now, _ids(now, words)) for now in snapshots(existing(path))]
+    if not any(runs for runs, _ in found):
+        what = "runs yet" if key is None else f"run with the key {words}: see `lox.runs`"
+        raise LookupError(f"The store in {str(path)!r} has no {what}.")
+    forward(found, writers)
+
+
+def _ids(now: Snapshot, key: tuple[int, ...] | None) -> list[int]:
+    return [id for id, run in now.runs.items() if key in (None, tuple(run["key"]))]
+
+
+def _checked(to: Any) -> Writer:
+    if all(hasattr(to, name) for name in ("open", "write", "flush", "close")):
+        return to
+    raise TypeError(
+        f"`to` is {type(to).__name__!r}. Give a logger, such as "
+        '`lox.loggers.CSVLogger("path")`, or a writer with `open`, `write`, `flush` and '
+        "`close`."
+    )

@@ -1,0 +1,115 @@
+"""`lox.save`: logs that are already there, to a store on disk."""
+
+import dataclasses
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from lox._core.log import loggable
+from lox._core.record import Record
+from lox._jax import compat as _compat
+from lox._logdict.logdict import logdict
+from lox._rows.rows import key_data, without_keys
+from lox._runs.to_blocks import Impls, blocks, by_lane, impls_of
+from lox._stream.callbacks import awaited, courier
+from lox._stream.emit import emit, last_token
+from lox._stream.packet import Parcel
+from lox_host.store.folder import begun, check_mode
+from lox_host.store.session import Session
+from lox_host.writer import Run
+
+
+def save(
+    logs: Mapping[str, Any], path: str | os.PathLike, mode: str = "a", key: Any = None
+) -> None:
+    """Save logs to a store, as a session of their own.
+
+    Rows that were not really logged are left out, as by `logs.compact()`. Under `jit` this
+    is done while the program runs, and `lox.barrier` waits for it. Under `vmap` each
+    example is a run; without a key, its index is its key.
+
+    Args:
+        logs: The logs.
+        path: The folder of the store. It is made if it is not there.
+        mode: `"a"` adds to what is there, `"w"` removes what lox wrote there before, `"x"`
+            raises if there is a store.
+        key: The PRNG key of the run that the logs belong to.
+
+    Example:
+        >>> lox.save(lox.logdict({"loss": 0.5}, step={"loss": 3}), "results")
+        >>> lox.load("results")
+        {'loss': 0.5}
+    """
+    rows = loggable(logs).rows()
+    plain = {own: without_keys(of) for own, of in rows.items()}
+    impls = tuple((own, impls_of(of.value)) for own, of in rows.items())
+    check_mode(mode)
+    folder = os.path.abspath(os.path.expanduser(path))
+    saving = Saving(folder, mode, tuple(rows), impls)
+    record = Record((logdict.of(plain), key_words(key)), {}, keys=tuple(rows))
+    if all(map(_is_here, jax.tree.leaves(record))):
+        saving.save(jax.tree.map(np.asarray, record))
+    else:
+        courier.start()
+        awaited(lambda: emit([record], saving, last_token()), saving)()
+
+
+def _is_here(x: Any) -> bool:
+    return not isinstance(x, Tracer) and _compat.is_here(x)
+
+
+@dataclasses.dataclass(frozen=True)
+class Saving:
+    """Saves what arrives on the host.
+
+    Attributes:
+        path: The folder of the store.
+        mode: As for `save`.
+        keys: All keys, in their order.
+        impls: By key, which leaves of the value hold data of typed PRNG keys.
+    """
+
+    path: str
+    mode: str
+    keys: tuple[str, ...]
+    impls: tuple[tuple[str, Impls], ...]
+
+    def __call__(self, parcel: Parcel) -> None:
+        courier.send(self, self._take, parcel)
+
+    def __str__(self) -> str:
+        return "`lox.save`"
+
+    def _take(self, parcel: Parcel) -> None:
+        for record in parcel.records():
+            self.save(record)
+
+    def save(self, record: Record) -> None:
+        """Save the logs of each example that logged, a run each, as one session."""
+        (logs, words), axes, process = record.values, len(record.batch), jax.process_index()
+        index = np.moveaxis(np.indices(record.batch, np.int64), 0, -1)
+        rows = by_lane(logs.rows(), axes, record.valid)
+        lanes = by_lane({"words": words, "index": index}, axes, record.valid)
+        job = _compat.agreed("lox/job", secrets.token_hex(4))
+        session = Session(begun(self.path, self.mode, process, job))
+        names = lanes["words"] if lanes["words"].shape[1] else lanes["index"]
+        for i, data in enumerate(names):
+            key = tuple(data.tolist())
+            name = "-".join(map(str, key)) or "saved"
+            run = Run(i, name, key, {}, time.time(), job, process, job)
+            session.open(run, self.keys)
+        session.append(blocks(rows, np.arange(len(names)), dict(self.impls)))
+        session.end()
+
+
+def key_words(key: Any) -> Any:
+    """The data of a PRNG key, typed or not. None has none."""
+    data = () if key is None else key_data(key)
+    data = data if isinstance(data, jax.Array) else np.asarray(data)
+    return data.reshape(-1).astype(np.uint32)

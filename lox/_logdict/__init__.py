@@ -1,0 +1,1 @@
+"""`logdict`, what users get, and what it can be turned into."""

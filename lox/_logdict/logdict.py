@@ -1,0 +1,324 @@
+"""The container of logged values and of what is known about them."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export
+
+from lox._logdict.conversions import Conversions
+from lox._logdict.serialize import deserialize, serialize
+from lox._logdict.slicing import Slice, compact, join
+from lox._rows.reduce_rows import reduce_rows
+from lox._rows.reductions import Reduction
+from lox._rows.rows import Rows
+from lox_host.display.values import short
+
+
+class Steps(dict[str, Any]):
+    """One step for each key that has it; `valid` masks the rows that do not."""
+
+    valid: dict[str, Any]
+
+    def __init__(self, values: Mapping[str, Any] = {}, valid: Mapping[str, Any] = {}):
+        super().__init__(values)
+        self.valid = dict(valid)
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class logdict(dict[str, Any], Conversions):
+    """Logged values by key: a `dict` and a pytree, its keys in the order of logging.
+
+    `logs.step["loss"]` are the steps of `logs["loss"]`; any name that was given to
+    `log` as a keyword is such an attribute.
+
+    Args:
+        data: A mapping from keys to values.
+        **steps: For each name of a step, a mapping from keys to steps.
+
+    Example:
+        >>> logs = lox.logdict({"loss": 0.5}, step={"loss": 3})
+        >>> logs, logs.step["loss"]
+        ({'loss': 0.5}, 3)
+    """
+
+    # Most logs that leave a jitted function are asked for their values alone: their rows
+    # are made when somebody asks for more.
+    _made_rows: dict[str, Rows] | None = None
+    _make_rows: Callable[[], dict[str, Rows]]
+    _parts: tuple[tuple, Any] | None = None
+
+    def __init__(self, data: Any = (), /, **steps: Mapping[str, Any]):
+        super().__init__()
+        self._made_rows = {}
+        for key, value in dict(data).items():
+            own = {name: of[key] for name, of in steps.items() if key in of}
+            self._rows[key] = _single(value, own)
+            super().__setitem__(key, value)
+
+    @classmethod
+    def of(cls, rows: Mapping[str, Rows]) -> "logdict":
+        """The logs that hold `rows`."""
+        logs = cls()
+        logs._rows.update(rows)
+        for key, own in rows.items():
+            dict.__setitem__(logs, key, own.value)
+        return logs
+
+    @classmethod
+    def later(
+        cls, values: Iterable[tuple[str, Any]], rows: Callable[[], dict[str, Rows]]
+    ) -> "logdict":
+        """The logs that hold `rows()`, called when more than the values is asked for."""
+        logs = cls.__new__(cls)
+        dict.update(logs, values)
+        logs._make_rows = rows
+        return logs
+
+    def rows(self) -> dict[str, Rows]:
+        """The rows of each key, as they are now."""
+        return {key: _with_value(self._rows[key], value) for key, value in self.items()}
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The values alone, as a plain `dict`."""
+        return dict(self)
+
+    @property
+    def steps(self) -> dict[str, Steps]:
+        """All steps by name; each is a mapping from key to step."""
+        names = dict.fromkeys(name for rows in self._rows.values() for name in rows.steps)
+        return {name: self._step(name) for name in names}
+
+    @property
+    def valid(self) -> dict[str, Any]:
+        """Which rows were really logged, for the keys where some may not have been."""
+        every = self._rows.items()
+        return {key: rows.valid for key, rows in every if rows.valid is not None}
+
+    @property
+    def count(self) -> dict[str, Any]:
+        """How many rows there were, for the keys of which only the last are kept."""
+        every = self._rows.items()
+        return {key: rows.count for key, rows in every if rows.count is not None}
+
+    @property
+    def tags(self) -> dict[str, tuple[str, ...]]:
+        """The tags of each key."""
+        return {key: rows.tags for key, rows in self._rows.items()}
+
+    @property
+    def slice(self) -> "Slice[logdict]":
+        """Some rows of every key, with their steps.
+
+        Example:
+            >>> logs = lox.logdict({"x": 1.0}) + lox.logdict({"x": 2.0})
+            >>> logs.slice[1:]
+            {'x': [2.0]}
+            >>> logs.slice[:1]
+            {'x': [1.0]}
+        """
+        return Slice(self)
+
+    def filter(self, keep: Callable[[str, Any], Any]) -> "logdict":
+        """Keep the keys for which `keep(key, value)` is true.
+
+        Example:
+            >>> logs = lox.logdict({"train/loss": 1.0, "test/loss": 2.0})
+            >>> logs.filter(lambda key, value: key.startswith("test/"))
+            {'test/loss': 2.0}
+        """
+        rows = self.rows()
+        return logdict.of({k: own for k, own in rows.items() if keep(k, own.value)})
+
+    def prefix(self, prefix: str) -> "logdict":
+        """Put `prefix` before each key.
+
+        Example:
+            >>> lox.logdict({"loss": 1.0}).prefix("train/")
+            {'train/loss': 1.0}
+        """
+        return logdict.of({prefix + key: rows for key, rows in self.rows().items()})
+
+    def compact(self) -> "logdict":
+        """Drop the rows that were not really logged. Not under `jit`.
+
+        Where the examples of a batch logged different numbers of rows, each one's rows
+        move to the front, and `valid` stays for those that have fewer than others.
+
+        Example:
+            >>> def f(x):
+            ...     jax.lax.cond(x > 1, lambda: lox.log({"x": x}) and None, lambda: None)
+            >>> _, logs = lox.spool(f)(1.0)
+            >>> logs.compact()
+            {}
+        """
+        compacted = {key: compact(key, rows) for key, rows in self.rows().items()}
+        return logdict.of({k: rows for k, rows in compacted.items() if rows is not None})
+
+    def reduce(self, reduce: str | Reduction | Mapping[str, str | Reduction]) -> "logdict":
+        """Combine the rows of each key into one value, as `lox.spool(reduce=...)` does.
+
+        Only time is reduced, never a batch axis or an axis of the value. Rows that were
+        not really logged do not count. The steps become those of the last row, and where
+        there may have been no row, `valid` says so. A key that is already reduced stays.
+
+        Args:
+            reduce: The name of a reduction such as `"mean"`, a `lox.Reduction`, or a
+                mapping from key to one of them; other keys then keep their rows.
+
+        Example:
+            >>> logs = lox.logdict({"x": 1.0}, step={"x": 0})
+            >>> logs += lox.logdict({"x": 2.0}, step={"x": 1})
+            >>> mean = logs.reduce("mean")
+            >>> mean, mean.step["x"].item()
+            ({'x': 1.5}, 1)
+        """
+        return logdict.of(reduce_rows(self.rows(), reduce))
+
+    def copy(self) -> "logdict":
+        """A shallow copy."""
+        return logdict.of(self.rows())
+
+    def __add__(self, other: "logdict") -> "logdict":
+        """The logs of two functions that run one after the other."""
+        if not isinstance(other, logdict):
+            return NotImplemented
+        mine, others = self.rows(), other.rows()
+        both = mine.keys() & others.keys()
+        joined = {key: join(key, mine[key], others[key]) for key in mine if key in both}
+        return logdict.of({**mine, **others, **joined})
+
+    def __or__(self, other: Mapping[str, Any]) -> "logdict":  # pyright: ignore[reportIncompatibleMethodOverride]
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        other = other if isinstance(other, logdict) else logdict(other)
+        return logdict.of({**self.rows(), **other.rows()})
+
+    def __ior__(self, other: Any) -> "logdict":  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.update(other)
+        return self
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        rows = self._rows.get(key)
+        same_form = rows is not None and _ndims(rows.value) == _ndims(value)
+        self._rows[key] = rows.replace(value=value) if same_form else _single(value, {})  # pyright: ignore[reportOptionalMemberAccess]
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        super().__delitem__(key)
+        del self._rows[key]
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        other = args[0] if args and isinstance(args[0], logdict) else logdict()
+        for key, value in dict(*args, **kwargs).items():
+            self[key] = value
+        self._rows.update(other.rows())
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def pop(self, key: str, *default: Any) -> Any:
+        self._rows.pop(key, None)
+        return super().pop(key, *default)
+
+    def popitem(self) -> tuple[str, Any]:
+        key, value = super().popitem()
+        del self._rows[key]
+        return key, value
+
+    def clear(self) -> None:
+        super().clear()
+        self._rows.clear()
+
+    def __getattr__(self, name: str) -> Steps:
+        rows = self._rows
+        if any(name in own.steps for own in rows.values()):
+            return self._step(name)
+        names = sorted({step for own in rows.values() for step in own.steps})
+        raise AttributeError(
+            f"These logs have no step {name!r}; their steps are {names}."
+            if names
+            else f"These logs have no step {name!r}; they have none at all."
+        )
+
+    def __repr__(self) -> str:
+        items = (f"{key!r}: {short(value)}" for key, value in self.items())
+        return "{" + ", ".join(items) + "}"
+
+    __str__ = __repr__
+
+    def __reduce__(self):
+        return logdict.of, (self.rows(),)
+
+    def __copy__(self) -> "logdict":
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict) -> "logdict":
+        return jax.tree.map(lambda x: x.copy() if hasattr(x, "copy") else x, self)
+
+    def _step(self, name: str) -> Steps:
+        rows = self._rows.items()
+        return Steps(
+            {key: own.steps[name] for key, own in rows if name in own.steps},
+            {key: own.masks[name] for key, own in rows if name in own.masks},
+        )
+
+    def tree_flatten(self) -> tuple[list, tuple]:
+        if self._made_rows is None and self._parts and self._parts[0][0] == tuple(self):
+            form, (*_, meta) = self._parts
+            return [*self.values(), meta], form
+        rows = self.rows()
+        values = [own.value for own in rows.values()]
+        meta = [own.arrays() for own in rows.values()]
+        return [*values, meta], (tuple(rows), tuple(own.form() for own in rows.values()))
+
+    def tree_flatten_with_keys(self) -> tuple[list, tuple]:
+        children, form = self.tree_flatten()
+        keys = [*map(jax.tree_util.DictKey, self), jax.tree_util.GetAttrKey("meta")]
+        return list(zip(keys, children, strict=True)), form
+
+    @classmethod
+    def tree_unflatten(cls, form: tuple, children: Any) -> "logdict":
+        logs = cls.__new__(cls)
+        logs._parts = form, (*children,)
+        dict.update(logs, zip(form[0], logs._parts[1], strict=False))  # the last is meta
+        return logs
+
+    @property
+    def _rows(self) -> dict[str, Rows]:
+        if self._made_rows is None:
+            parts = self._parts
+            self._made_rows = _rows_of(*parts) if parts else self._make_rows()
+        return self._made_rows
+
+
+export.register_pytree_node_serialization(
+    logdict,
+    serialized_name="lox.logdict",
+    serialize_auxdata=serialize,
+    deserialize_auxdata=deserialize,
+)
+
+
+def _rows_of(form: tuple, children: Any) -> dict[str, Rows]:
+    keys, forms = form
+    *values, meta = children
+    each = zip(keys, values, meta, forms, strict=True)
+    return {key: form[0](value, *arrays, *form[1:]) for key, value, arrays, form in each}
+
+
+def _with_value(rows: Rows, value: Any) -> Rows:
+    return rows if rows.value is value else rows.replace(value=value)
+
+
+def _single(value: Any, steps: dict[str, Any]) -> Rows:
+    leaves = jax.tree.leaves(value)
+    return Rows(value=value, steps=steps, ndim=np.ndim(leaves[0]) if leaves else 0)
+
+
+def _ndims(value: Any) -> list[int]:
+    return [np.ndim(leaf) for leaf in jax.tree.leaves(value)]

@@ -1,0 +1,1 @@
+"""Rows, accumulators and how they are joined: data, without any transformation."""

@@ -1,0 +1,87 @@
+"""Reduce rows that were kept, to what `spool` would have reduced them to."""
+
+import functools as ft
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from lox._rows.accumulator import Reduced, combine, empty, finished, fit, form, reduced
+from lox._rows.reductions import Reduction, reduction_named
+from lox._rows.rows import Rows
+
+# In front of the names of masks, which go along with the steps.
+_MASK = "\0"
+
+
+def reduce_rows(rows: Mapping[str, Rows], given: Any) -> dict[str, Rows]:
+    """Reduce the rows of all keys, or of those that are keys of `given`."""
+    if not isinstance(given, Mapping):
+        reduction_named(given)
+        given = dict.fromkeys(rows, given)
+    asked = {key: reduction_named(each) for key, each in given.items()}
+    return {key: _reduce(key, own, asked.get(key)) for key, own in rows.items()}
+
+
+def _reduce(key: str, rows: Rows, reduction: Reduction | None) -> Rows:
+    done = rows.altered == "reduced" and not rows.time
+    if reduction is None or done:
+        return rows
+    rows = rows.map(_strong, count=None)
+    for leaf in jax.tree.leaves(rows.value):
+        _check(key, leaf.dtype, reduction)
+    return _over_lead(rows, key, reduction)
+
+
+def _strong(x: Any) -> jax.Array:
+    array = jnp.asarray(x)
+    return jnp.asarray(array, array.dtype)
+
+
+def _check(key: str, dtype: Any, reduction: Reduction) -> None:
+    try:
+        reduction.result(dtype)
+    except TypeError as error:
+        raise TypeError(
+            f"The rows of {key!r} cannot be reduced by {reduction.name}: {error}."
+        ) from None
+
+
+# Jitted, or each call would compile its loop anew.
+@ft.partial(jax.jit, static_argnames=("key", "reduction"))
+def _over_lead(rows: Rows, key: str, reduction: Reduction) -> Rows:
+    fun = ft.partial(_over_time, key, reduction)
+    for _ in range(rows.lead):
+        fun = jax.vmap(fun)
+    return fun(rows)
+
+
+def _over_time(key: str, reduction: Reduction, rows: Rows) -> Rows:
+    """Combine the rows one after the other, as a loop that logs them does."""
+    if not rows.time:
+        rows = rows.map(lambda x: lax.expand_dims(x, (0,)), time=True)
+    masks = {_MASK + name: mask for name, mask in rows.masks.items()}
+    columns = rows.value, {**rows.steps, **masks}, rows.valid
+
+    def lift(columns) -> Reduced:
+        value, steps, valid = columns
+        row = Rows(value, steps, valid, batch=rows.batch, tags=rows.tags)
+        return reduced(key, row, reduction)
+
+    def abstract(x):
+        return jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+
+    target = form(key, [jax.eval_shape(lift, jax.tree.map(abstract, columns))])
+
+    def add(total, columns):
+        return fit(combine(key, [total, lift(columns)]), target), None
+
+    total, _ = lax.scan(add, empty(target), columns)
+    surely = rows.valid is None and rows.length > 0
+    result = finished(total.replace(valid=None if surely else total.valid, paths=()))
+    return result.replace(
+        steps={name: result.steps[name] for name in rows.steps},
+        masks={name: result.steps[_MASK + name] for name in rows.masks},
+    )

@@ -1,0 +1,267 @@
+"""Reductions: how the rows of a key become one value while the program runs."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lox._rows.side_by_side import Apart
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduction:
+    """A way to combine the rows of a key into one value, in constant memory.
+
+    The functions see single rows, arrays without time or batch axes, and what `lift`
+    makes of them, the accumulator: any pytree of arrays. `combine` must be associative,
+    with `empty` as its neutral element.
+
+    Args:
+        empty: From a row, of which only shape and dtype count, to the accumulator of no
+            rows at all.
+        lift: From a row to the accumulator of that row alone.
+        combine: From the accumulators of earlier and of later rows to that of both.
+        finish: From the accumulator to the value.
+        devices: What to do with the accumulators of the devices of a `shard_map`, which
+            each have their own. False: each device has a value. True: combine them in the
+            order of the mesh, also where all are the same. A function: from those of all
+            devices, stacked along a new first axis, to one.
+        name: What messages call it.
+        dtype: From the dtype of the rows to that of the value, or a `TypeError`.
+
+    Example:
+        >>> product = lox.Reduction(
+        ...     empty=jnp.ones_like,
+        ...     lift=lambda row: row,
+        ...     combine=lambda earlier, later: earlier * later,
+        ...     finish=lambda total: total,
+        ... )
+        >>> def f():
+        ...     for x in (2.0, 3.0, 4.0):
+        ...         lox.log({"x": x})
+        >>> lox.spool(f, reduce=product)()[1]
+        {'x': 24.0}
+    """
+
+    empty: Callable[[jax.Array], Any]
+    lift: Callable[[jax.Array], Any]
+    combine: Callable[[Any, Any], Any]
+    finish: Callable[[Any], jax.Array]
+    devices: bool | Callable[[Any], Any] = dataclasses.field(default=False, kw_only=True)
+    name: str = dataclasses.field(default="a `lox.Reduction`", kw_only=True)
+    dtype: Callable[[Any], Any] | None = dataclasses.field(default=None, kw_only=True)
+
+    @classmethod
+    def named(cls, name: str, *, devices: bool | Callable[[Any], Any] = False):
+        """The reduction that a name such as `"mean"` stands for, over devices as well.
+
+        Example:
+            >>> mean = lox.Reduction.named("mean", devices=True)
+            >>> lox.spool(lambda x: lox.log({"x": x}), reduce=mean)(1.0)[1]
+            {'x': 1.0}
+        """
+        reduction = reduction_named(name)
+        if reduction is None:
+            raise ValueError(f"{name!r} keeps every row: there is nothing to combine.")
+        return dataclasses.replace(reduction, devices=devices)
+
+    def result(self, dtype: Any) -> Any:
+        """The dtype of the value of rows of a dtype. None: what `finish` makes of it."""
+        return None if self.dtype is None else self.dtype(dtype)
+
+
+def reduction_named(given: Any) -> Reduction | None:
+    """The reduction that `given` asks for. None: keep every row."""
+    if given is None or isinstance(given, Reduction):
+        return given
+    if isinstance(given, Apart):
+        return _named[given.name]
+    if isinstance(given, str) and given in _named:
+        return _named[given]
+    raise ValueError(
+        f"There is no reduction {given!r}. There are {', '.join(map(repr, _named))}, and "
+        "`lox.Reduction` for one of your own."
+    )
+
+
+def _number(dtype: Any) -> Any:
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        raise TypeError("PRNG keys are not numbers")
+    return dtype
+
+
+def _ordered(dtype: Any) -> Any:
+    if jnp.issubdtype(_number(dtype), jnp.complexfloating):
+        raise TypeError("complex values have no order")
+    return dtype
+
+
+def _wide(dtype: Any) -> Any:
+    """What rows of a dtype are added up in."""
+    for kind, least in (
+        (jnp.bool_, jnp.int32),
+        (jnp.signedinteger, jnp.int32),
+        (jnp.unsignedinteger, jnp.uint32),
+        (jnp.floating, jnp.float32),
+    ):
+        if jnp.issubdtype(dtype, kind) and jnp.dtype(dtype).itemsize < 4:
+            return jnp.dtype(least)
+    return jnp.dtype(dtype)
+
+
+def _real(dtype: Any) -> Any:
+    """What rows of a dtype are averaged in."""
+    wide = _wide(dtype)
+    return wide if jnp.issubdtype(wide, jnp.inexact) else jnp.dtype(jnp.float32)
+
+
+def _sum_dtype(dtype: Any) -> Any:
+    return dtype if jnp.issubdtype(_number(dtype), jnp.inexact) else _wide(dtype)
+
+
+def _mean_dtype(dtype: Any) -> Any:
+    return dtype if jnp.issubdtype(_number(dtype), jnp.inexact) else _real(dtype)
+
+
+def _spread_dtype(dtype: Any) -> Any:
+    return jnp.finfo(_mean_dtype(dtype)).dtype
+
+
+def _plus(total: tuple, x: tuple) -> tuple:
+    """Add two sums, each a large part and a small one that it has no room for."""
+    (high, low), (other, more) = total, x
+    new = high + other
+    back = new - high
+    small = ((high - (new - back)) + (other - back)) + (low + more)
+    # What is not finite has no rest.
+    small = jnp.where(jnp.isfinite(new), small, jnp.zeros_like(small))
+    high = new + small
+    return high, jnp.where(jnp.isfinite(new), small - (high - new), small)
+
+
+def _exactly(x: jax.Array) -> tuple:
+    return x, jnp.zeros_like(x)
+
+
+def _total(dtype: Callable) -> Reduction:
+    """A compensated sum in `dtype`."""
+    return Reduction(
+        empty=lambda row: _exactly(jnp.zeros(row.shape, dtype(row.dtype))),
+        lift=lambda row: _exactly(row.astype(dtype(row.dtype))),
+        combine=_plus,
+        finish=lambda total: total[0] + total[1],
+        name="'sum'",
+        dtype=_sum_dtype,
+    )
+
+
+def _mean() -> Reduction:
+    total = _total(_real)
+    return Reduction(
+        empty=lambda row: (total.empty(row), jnp.zeros((), jnp.int32)),
+        lift=lambda row: (total.lift(row), jnp.ones((), jnp.int32)),
+        combine=lambda a, b: (_plus(a[0], b[0]), a[1] + b[1]),
+        finish=lambda acc: total.finish(acc[0]) / acc[1].astype(acc[0][0].dtype),
+        name="'mean'",
+        dtype=_mean_dtype,
+    )
+
+
+def _spread(name: str, finish: Callable) -> Reduction:
+    """The variance by Chan's formula: count, mean and sum of squares, compensated."""
+
+    def empty(row):
+        mean = jnp.zeros(row.shape, _real(row.dtype))
+        return jnp.zeros((), jnp.int32), _exactly(mean), _exactly(mean.real)
+
+    def lift(row):
+        _, _, squares = empty(row)
+        return jnp.ones((), jnp.int32), _exactly(row.astype(_real(row.dtype))), squares
+
+    def combine(a, b):
+        count = a[0] + b[0]
+        real = a[2][0].dtype
+        share = b[0].astype(real) / jnp.maximum(count, 1).astype(real)
+        delta = (b[1][0] - a[1][0]) + (b[1][1] - a[1][1])
+        delta = jnp.where((a[0] > 0) & (b[0] > 0), delta, _sole(a, b))
+        mean = _plus(a[1], _exactly(delta * share.astype(delta.dtype)))
+        square = jnp.square(delta.real) + jnp.square(delta.imag)
+        more = square * share * a[0].astype(real)
+        # Two infinities have no difference.
+        lost = jnp.where(a[0] > 0, jnp.nan, 0.0).astype(real)
+        more = jnp.where(jnp.isfinite(delta), more, lost)
+        return count, mean, _plus(_plus(a[2], b[2]), _exactly(more))
+
+    def _sole(a, b):
+        return jnp.where(b[0] > 0, b[1][0] + b[1][1], jnp.zeros_like(b[1][0]))
+
+    def value(acc):
+        count, _, (high, low) = acc
+        return finish((high + low) / count.astype(high.dtype))
+
+    return Reduction(empty, lift, combine, value, name=name, dtype=_spread_dtype)
+
+
+def _extreme(name: str, choose: Callable, bound: Callable) -> Reduction:
+    return Reduction(
+        empty=lambda row: jnp.full(row.shape, bound(row.dtype), row.dtype),
+        lift=lambda row: row,
+        combine=choose,
+        finish=lambda best: best,
+        name=name,
+        dtype=_ordered,
+    )
+
+
+def _largest(dtype: Any) -> Any:
+    if dtype == jnp.bool_:
+        return True
+    return jnp.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).max
+
+
+def _smallest(dtype: Any) -> Any:
+    if dtype == jnp.bool_:
+        return False
+    return -jnp.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).min
+
+
+def _single(name: str, choose: Callable) -> Reduction:
+    """One of the rows; `choose` says whether it is the later of two."""
+
+    def combine(a, b):
+        later = choose(a[0], b[0])
+        return a[0] | b[0], jnp.where(later, b[1], a[1])
+
+    return Reduction(
+        empty=lambda row: (jnp.zeros((), bool), jnp.zeros(row.shape, row.dtype)),
+        lift=lambda row: (jnp.ones((), bool), row),
+        combine=combine,
+        finish=lambda acc: acc[1],
+        name=name,
+        dtype=lambda dtype: dtype,
+    )
+
+
+_last = _single("'last'", lambda a, b: b)
+
+_named: dict[str, Reduction | None] = {
+    "mean": _mean(),
+    "sum": _total(_wide),
+    "min": _extreme("'min'", jnp.minimum, _largest),
+    "max": _extreme("'max'", jnp.maximum, _smallest),
+    "first": _single("'first'", lambda a, b: b & ~a),
+    "last": _last,
+    "count": Reduction(
+        empty=lambda row: jnp.zeros((), jnp.int32),
+        lift=lambda row: jnp.ones((), jnp.int32),
+        combine=jnp.add,
+        finish=lambda count: count,
+        name="'count'",
+    ),
+    "std": _spread("'std'", jnp.sqrt),
+    "var": _spread("'var'", lambda variance: variance),
+    "replace": _last,
+    "append": None,
+}

@@ -1,0 +1,1 @@
+"""Runs of loggers: from a program to the host half."""

@@ -1,0 +1,82 @@
+"""The primitive that asks the host for the number of a run."""
+
+import functools as ft
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+
+from lox._jax import compat as _compat
+from lox._runs.process_exit import end_before_others
+from lox._stream.emit import callers_among, last_token
+from lox_host.run_registry import BaseDesk
+
+init_p = Primitive("lox_init")
+
+
+def number_of_run(desk: BaseDesk, key: Any) -> jax.Array:
+    """The number of the run with this key, an array of words. It is begun if it is new.
+
+    That comes after the host calls that the program has made before.
+    """
+    return init_p.bind(last_token(), key, desk=desk)
+
+
+@init_p.def_abstract_eval
+def _abstract_eval(token, key, *, desk):
+    return ShapedArray(key.shape[:-1], np.dtype(np.int32))
+
+
+@init_p.def_impl
+def _impl(token, key, *, desk):
+    if not (_compat.is_here(key) or key.is_fully_replicated):
+        return jax.jit(ft.partial(init_p.bind, desk=desk))(token, key)
+    return jnp.asarray(_opened(desk, key))
+
+
+def _batch(args, axes, *, desk):
+    (token, key), (_, axis) = args, axes
+    return init_p.bind(token, jnp.moveaxis(key, axis, 0), desk=desk), 0
+
+
+def _lowering(host_result: Any) -> Any:
+    def lower(context, *args, desk):
+        devices = _compat.partitioned_over(context)
+        callers = callers_among(devices, everywhere=True)
+
+        def lowered(device, token, key):
+            form = jax.ShapeDtypeStruct(key.shape[:-1], np.dtype(np.int32))
+
+            def call():
+                return host_result(lambda _, key: _opened(desk, key), form, token, key)
+
+            if not callers:
+                return [call()]
+            is_caller = jnp.isin(device, np.array(callers))
+            return [
+                jax.lax.cond(is_caller, call, lambda: jnp.zeros(form.shape, form.dtype))
+            ]
+
+        # Each process begins the runs; one device says what their numbers are.
+        sender = callers[0] if callers else None
+        return _compat.lower_on_each(lowered, context, *args, sender=sender)
+
+    return lower
+
+
+def _opened(desk: BaseDesk, key: Any) -> np.ndarray:
+    key = np.asarray(key)
+    rows = key.reshape(-1, key.shape[-1])
+    ids = desk.open(rows, jax.process_index(), _compat.agreed)
+    end_before_others()
+    return ids.reshape(key.shape[:-1])
+
+
+batching.primitive_batchers[init_p] = _batch
+_compat.requires_devices(init_p)
+mlir.register_lowering(init_p, _lowering(_compat.host_result))
+mlir.register_lowering(init_p, _lowering(_compat.cpu_host_result), platform="cpu")

@@ -1,0 +1,1 @@
+"""Delivering records to the host while the program runs."""

@@ -1,0 +1,53 @@
+"""What becomes of a record that nobody listens to: it is printed."""
+
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+
+from lox._core.record import Record
+from lox._logdict.logdict import logdict
+from lox._stream.packet import Parcel
+from lox_host.display.values import short
+
+
+def print_parcel(parcel: Parcel) -> None:
+    for record in parcel.records():
+        print_record(record)
+
+
+def print_record(record: Record) -> None:
+    """Print a record in one line, its steps behind it."""
+    values = dict(zip(record.keys, record.values, strict=True))
+    _print_line(*_of_those_who_logged(values, record.steps, record.valid))
+
+
+def print_logs(logs: logdict) -> None:
+    """Print logs in one line, the steps of their first key behind them."""
+    key, *_ = logs
+    steps = {name: step[key] for name, step in logs.steps.items() if key in step}
+    if "example" in steps:
+        steps["example"] = steps.pop("example")  # comes last
+    rows = logs.rows()[key]
+    valid = None if rows.time else rows.valid
+    _print_line(*_of_those_who_logged(logs.data, steps, valid))
+
+
+def _of_those_who_logged(values: dict, steps: dict, valid: Any) -> tuple[dict, dict]:
+    """The values and steps of the examples that logged."""
+    if valid is None:
+        return values, steps
+    values, steps = jax.tree.map(lambda x: x[valid], (values, steps))
+    examples = np.argwhere(valid)
+    return values, {
+        **steps, "example": examples[:, 0] if examples.shape[1] == 1 else examples
+    }  # fmt: skip
+
+
+def _print_line(values: dict, steps: dict) -> None:
+    parts = ["{" + ", ".join(f"{key!r}: {short(x)}" for key, x in values.items()) + "}"]
+    parts += [f"{name}={short(step)}" for name, step in steps.items()]
+    # In one piece: other threads print, too.
+    sys.stdout.write(" ".join(parts) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,154 @@
+"""Host calls: the primitive that hands records to a Python function as they come."""
+
+import functools as ft
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters import mlir
+
+from lox._core.record import Record, bind, record_primitive
+from lox._jax import compat as _compat
+from lox._rows.rows import key_data
+from lox._stream.packet import Contents, Parcel, by_width, pack
+from lox._stream.token import new_token, same
+
+emit_p, emit_effect = record_primitive("lox_emit", chained=True)
+
+
+def emit(
+    records: Sequence[Record], callback: Callable[[Parcel], None], token: Any
+) -> jax.Array:
+    """Call `callback` on the host, once for all of the records.
+
+    It comes after the call that returned `token`, and nothing is sent where none of the
+    records is valid. Of several processes (`jax.distributed`) that run a program together
+    the first is called, or all of them if `callback.everywhere` is true.
+    """
+    records = jax.tree.map(key_data, list(records))
+    return bind(emit_p, records, [token], callback=callback)[0]
+
+
+def last_token() -> Any:
+    """The token for a call that comes after those that the program has made so far."""
+    for primitive, outs in _compat.staged_with(emit_effect):
+        if primitive is emit_p:
+            return outs[0]
+        # A loop or a branch is over when what comes out of it is there.
+        zeros = [
+            _zero(x)
+            for x in outs
+            if x.size and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        ]
+        if zeros:
+            return sum(zeros[1:], zeros[0])
+    return new_token()
+
+
+def _zero(x: jax.Array) -> jax.Array:
+    """A zero that the compiler cannot make without `x`."""
+    first = jnp.real(jax.lax.stop_gradient(x).reshape(-1)[0]).astype(np.float32)
+    ones = jax.lax.population_count(jax.lax.bitcast_convert_type(first, np.int32))
+    return ones >> 7  # of 32 bits at most
+
+
+def emit_again(change: Callable[[Record], Record], args: list, params: dict) -> list:
+    """Run the same equation with each of its records changed."""
+    token, *leaves = args
+    params = dict(params)
+    records = jax.tree.unflatten(params.pop("form"), leaves)
+    return bind(emit_p, list(map(change, records)), [token], **params)
+
+
+@emit_p.def_impl
+def _impl(token, *leaves, form, callback, **params):
+    shared = [x for x in leaves if not _compat.is_here(x)]
+    if not all(x.is_fully_replicated for x in shared):
+        again = ft.partial(emit_p.bind, form=form, callback=callback, **params)
+        return jax.jit(again)(token, *leaves)
+    if shared and not (_is_everywhere(callback) or _compat.is_first(shared)):
+        return [token]
+    arrays = [np.array(x) for x in leaves]
+    if any(_is_wanted(record) for record in jax.tree.unflatten(form, arrays)):
+        each = [[i] for i in range(len(arrays))]
+        callback(Parcel(arrays, Contents.of(form, arrays, each)))
+    return [token]
+
+
+def _lowering(host_call: Callable) -> Callable:
+    def lower(context, *args, form, callback, keys):
+        alone = _compat.runs_alone(context)
+        devices = _compat.partitioned_over(context)
+        callers = callers_among(devices, everywhere=_is_everywhere(callback))
+        if not alone:
+            every = devices or _compat.mapped_over(context)
+            _check_processes(callback, keys, every, callers)
+
+        def lowered(device, token, *leaves):
+            groups = by_width(leaves)
+            # Of several devices only one would stop, and the others wait for it forever.
+            contents = Contents.of(form, leaves, groups, stoppable=alone)
+
+            def deliver(arrays):
+                callback(Parcel(arrays, contents))
+
+            def call():
+                return same(host_call(context, deliver, token, *pack(leaves, groups)))
+
+            conditions = [jnp.isin(device, np.array(callers))] if callers else []
+            wanted = [_is_wanted(record) for record in jax.tree.unflatten(form, leaves)]
+            if not any(condition is True for condition in wanted):
+                conditions.append(jnp.stack(wanted).any())
+            if not conditions:
+                return [call()]
+            return [jax.lax.cond(jnp.stack(conditions).all(), call, lambda: token)]
+
+        def on_device(device, token, *leaves):
+            run = ft.partial(lowered, device)
+            run = run if callers else _compat.once_a_device(run)
+            return run(same(token), *leaves)
+
+        return _compat.lower_on_each(on_device, context, *args)
+
+    return lower
+
+
+def callers_among(devices: Sequence[Any], *, everywhere: bool) -> list[int]:
+    """Which devices of a partitioned program call the host.
+
+    What is logged there is one value for all of them: it goes to the first process, or to
+    each that has a device. All processes must come to the same answer.
+    """
+    processes = [device.process_index for device in devices]
+    each = dict(zip(reversed(processes), reversed(range(len(processes))), strict=True))
+    return [each[process] for process in sorted(each)[: None if everywhere else 1]]
+
+
+def _check_processes(
+    callback: Any, keys: Sequence[str], devices: Sequence[Any], callers: Sequence[int]
+) -> None:
+    """Let a callback refuse what it gets from a program of several processes."""
+    processes = [device.process_index for device in devices]
+    if len(set(processes)) > 1 and hasattr(callback, "check_processes"):
+        # If all processes are called with the same, the first is enough.
+        called = [processes[i] for i in callers[:1]] or processes
+        callback.check_processes(set(called), keys)
+
+
+def _is_everywhere(callback: Any) -> bool:
+    return getattr(callback, "everywhere", False)
+
+
+def _is_wanted(record: Record) -> Any:
+    """Whether any example logged the record."""
+    return True if record.valid is None else record.valid.any()
+
+
+_quickly = _lowering(_compat.cpu_host_call)
+_portably = _lowering(_compat.portable_host_call)
+
+_compat.requires_devices(emit_p)
+mlir.register_lowering(emit_p, _portably)
+mlir.register_lowering(emit_p, _quickly, platform="cpu")

@@ -1,0 +1,182 @@
+"""`progress`: a progress bar for a program, made from its loops."""
+
+import dataclasses
+import functools as ft
+import math
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lox._core.handlers import Idle, Passing
+from lox._core.interpreter import Walk, trace
+from lox._core.log import check_function
+from lox._core.record import Record
+from lox._core.rules.table import rules
+from lox._core.transform import transformed
+from lox._jax import compat as _compat
+from lox._rows.merge import Entry
+from lox._rows.rows import static
+from lox._stream.callbacks import awaited, courier
+from lox._stream.emit import emit
+from lox._stream.packet import Parcel
+from lox._stream.token import chained, follow, new_token
+from lox_host.display.progress_bar import Bar
+
+# How often the bar moves at least, if the loops have so many iterations.
+_MOVES = 100
+# A loop with fewer iterations than this is followed into the loops inside.
+_FEW = 20
+
+
+def progress(fun: Callable, *, title: str | None = None) -> Callable:
+    """Show how far `fun` is while it runs, without a change in it.
+
+    The iterations of its loops are counted: what share of them is done, how many there
+    are in a second, how long the rest will take. Of a loop of unknown length only the
+    first two can be said. On a terminal this is a bar, elsewhere a line every ten seconds,
+    both on standard error.
+
+    Args:
+        fun: Any JAX function; usually a jitted one. It need not log anything.
+        title: What stands in front of the bar. By default the name of the function.
+
+    Returns:
+        A function that does and returns what `fun` does.
+
+    Example:
+        >>> train = jax.jit(lambda x: jax.lax.fori_loop(0, 1000, lambda i, x: x / 2, x))
+        >>> lox.progress(train)(1.0)
+        Array(0., dtype=float32, weak_type=True)
+    """
+    check_function("lox.progress", fun)
+    name: str = getattr(fun, "__name__", "progress") if title is None else title
+    courier.start()
+    return awaited(transformed(fun, ft.partial(_count, name), name))
+
+
+def _count(title: str, fun: Callable, *args: Any, **kwargs: Any) -> Any:
+    traced = trace(fun, *args, **kwargs)
+    program = _compat.close(traced.jaxpr).jaxpr
+    display = Display(Bar(title, _expected(program)))
+    begin = Count(new_token(), display).tell("begin", 0) if _loops(program) else {}
+    walk = Walk(Count(new_token(), display)).on_device().after(begin)
+    outs, logs = walk(traced.jaxpr, *traced.args)
+    if begin:
+        walk.after(logs.rows()).handler.tell("end", 0)
+    return traced.output(outs)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Count(Passing):
+    """Tell the host how many iterations of loops are done.
+
+    Attributes:
+        token: Comes from the last host call: the next one comes after it.
+        display: What is told.
+        tells: Whether this is the one of several devices that tells. None: there is one.
+    """
+
+    token: Any
+    display: "Display" = static()
+    tells: Any = None
+
+    captures = False
+    gathers = True
+
+    def concerns(self, program: Any) -> bool:
+        if hasattr(program, "eqns"):
+            return bool(_loops(program))
+        return _is_or_holds_loop(program)
+
+    def tell(self, key: str, number: Any) -> dict[str, Entry]:
+        values = (jnp.asarray(number, jnp.int32),)
+        record = Record(values, steps={}, valid=self.tells, keys=(key,))
+        return chained(emit([record], self.display, self.token))
+
+    def deliver(self, parts: list[dict[str, Entry]], iterations: Any) -> list:
+        return [self.tell("done", iterations)]
+
+    def chunk(self, body: list, rows: Callable[[], int], length: int | None) -> int | None:
+        return _chunk(body, length)
+
+    def after(self, entries: Mapping[str, Entry]) -> "Count":
+        return dataclasses.replace(self, token=follow(self.token, entries))
+
+    def unbatched(self, batched: "Count") -> "Count":
+        token = self.token.max(0) if batched.token else self.token
+        return dataclasses.replace(self, token=token)
+
+    def on_device(self) -> "Count":
+        coordinates = list(_compat.coordinates().values())
+        tells = jnp.stack(coordinates).sum() == 0 if coordinates else self.tells
+        return dataclasses.replace(self, tells=tells)
+
+    def collecting(self, capacity: int | None = None) -> Idle:
+        return Idle()
+
+
+@dataclasses.dataclass(frozen=True)
+class Display:
+    """Takes what is told on threads of JAX, and moves a bar."""
+
+    bar: Bar
+
+    def __call__(self, parcel: Parcel) -> None:
+        courier.send(self, self._move, parcel)
+
+    def _move(self, parcel: Parcel) -> None:
+        for record in parcel.records():
+            (key,), (number,) = record.keys, record.values
+            {"begin": self.bar.begin, "done": self.bar.advance, "end": self.bar.end}[key](
+                int(number.max())
+            )
+
+
+def _chunk(body: list, length: int | None) -> int | None:
+    """After how many iterations of a loop the bar moves. None: by the loops inside."""
+    inside = any(map(_loops, body))
+    if length is None:
+        return 1 if inside else _MOVES
+    if inside and length < _FEW:
+        return None
+    return max(1, length // _MOVES)
+
+
+def _expected(program: Any) -> float:
+    """How many iterations will move the bar. Infinity: nobody knows."""
+    return sum(map(_iterations, _loops(program)))
+
+
+def _iterations(eqn: Any) -> float:
+    name, params = _compat.name_of(eqn), eqn.params
+    if name == "while":
+        return math.inf
+    jaxprs = list(_compat.jaxprs_in(params))
+    if name != "scan":
+        return (max if name == "cond" else sum)(map(_expected, jaxprs))
+    length = params["length"]
+    if not length or _chunk(jaxprs, length) is not None:
+        return length
+    return length * sum(map(_expected, jaxprs))
+
+
+def _loops(program: Any) -> list:
+    """The equations of a program that are loops or hold some."""
+    if program not in _found:
+        _found[program] = [eqn for eqn in program.eqns if _is_or_holds_loop(eqn)]
+    return _found[program]
+
+
+def _is_or_holds_loop(eqn: Any) -> bool:
+    """What has no rule is left alone."""
+    name = _compat.name_of(eqn)
+    is_loop = name in ("scan", "while")
+    inside = _compat.jaxprs_in(eqn.params) if name in rules else ()
+    return is_loop or any(map(_loops, inside))
+
+
+_found: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()

@@ -1,0 +1,172 @@
+"""`tap`: call a function of the user's while the program runs."""
+
+import dataclasses
+import functools as ft
+import types
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from lox._core.collect import Collect
+from lox._core.handlers import Tap
+from lox._core.interpreter import Walk
+from lox._core.log import check_function
+from lox._core.options import check_positive, check_prefix, listening, selection
+from lox._core.transform import transformed
+from lox._logdict.logdict import logdict
+from lox._stream.callbacks import awaited, courier
+from lox._stream.decode import unpacked
+from lox._stream.default_print import print_logs
+from lox._stream.emit import last_token
+from lox._stream.packet import Parcel
+
+
+def tap(
+    fun: Callable,
+    callback: Callable[[logdict], Any] | None = None,
+    argnames: str | Iterable[str] | None = None,
+    tags: str | Iterable[str] | None = None,
+    prefix: str = "",
+    *,
+    interval: int | None = None,
+    batch: int | None = None,
+    process: bool = False,
+) -> Callable:
+    """Call a function with what `fun` logs, while it runs.
+
+    The callback gets a `logdict` with NumPy arrays for each record, in the order of
+    execution. It runs on a thread of its own, so it may use JAX, sleep or log; when it is
+    too slow, the program waits. Called outside of `jit`, the tapped function returns when
+    all of its callbacks have; otherwise `lox.barrier` waits for them.
+
+    What is logged goes on to whoever is around, too, but is not printed any more.
+
+    Under `vmap`, the callback is called for each example that logs, and `example` is a
+    step.
+
+    Args:
+        fun: Any JAX function, with loops of any kind.
+        callback: What to call. By default the logs are printed.
+        argnames: The key or keys to listen to.
+        tags: The tag or tags to listen to. Given both, both must match.
+        prefix: Put before each key.
+        interval: Call for rows 0, k, 2k, ... of each key only.
+        batch: Collect so many rows of a key on the device for each call. They are stacked
+            as by `lox.spool`, over the outermost loop around them, and what is left comes
+            when that loop ends.
+        process: Whether `process` is a step, the `jax.process_index()` of the process in
+            which the callback is called. Of several processes (`jax.distributed`) that
+            run a program together, the first one is called, and inside of a `shard_map`
+            each of them for its own devices.
+
+    Returns:
+        A function that does and returns what `fun` does.
+
+    Example:
+        >>> def f(xs):
+        ...     def step(total, x):
+        ...         lox.log({"total": total + x}, step=x)
+        ...         return total + x, None
+        ...     return jax.lax.scan(step, 0, xs)[0]
+        >>> lox.tap(f)(jnp.arange(3)).item()
+        {'total': 0} step=0
+        {'total': 1} step=1
+        {'total': 3} step=2
+        3
+        >>> lox.tap(f, lambda logs: print(logs), batch=2)(jnp.arange(3)).item()
+        {'total': [0, 1]}
+        {'total': [3]}
+        3
+    """
+    check_function("lox.tap", fun)
+    callback = print_logs if callback is None else callback
+    if not callable(callback):
+        raise TypeError(f"The callback of `lox.tap` is {callback!r}, not a function.")
+    check_prefix(prefix)
+    courier.start()
+    listener = Listener(_identified(callback), prefix, process)
+    return awaited(tapped(fun, listener, argnames, tags, interval, batch), listener)
+
+
+class Listens(Protocol):
+    """Takes parcels on threads of JAX. It can be hashed: programs are kept by it."""
+
+    def __call__(self, parcel: Parcel) -> None: ...
+
+    def told(self, jaxpr: Any, interval: int | None) -> Callable[[Parcel], None]:
+        """What takes the parcels of this program."""
+        ...
+
+
+def tapped(
+    fun: Callable,
+    listener: Listens,
+    argnames: str | Iterable[str] | None,
+    tags: str | Iterable[str] | None,
+    interval: int | None,
+    batch: int | None,
+    run: Any = None,
+) -> Callable:
+    """`fun`, and what it logs goes to the listener, with the run that it belongs to."""
+    check_positive(interval=interval, batch=batch)
+    collect = Collect(
+        keys=selection(argnames, "argnames"),
+        tags=selection(tags, "tags"),
+        keep=True,
+        reduce=((None, "append"),),
+        interval=interval,
+    )
+    options = collect, listener, batch
+    return transformed(fun, ft.partial(_tap, *options), options, run)
+
+
+def _tap(
+    collect: Collect,
+    listener: Listens,
+    batch: int | None,
+    run: Any,
+    fun: Callable,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    traced, collect = listening("lox.tap", collect, fun, *args, **kwargs)
+    callback = listener.told(traced.jaxpr, collect.interval)
+    walk = Walk(Tap(collect, last_token(), run, callback, batch)).on_device()
+    outs, _ = walk(traced.jaxpr, *traced.args)
+    return traced.output(outs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Listener:
+    """Has a callback called with what is in the parcels."""
+
+    callback: Callable[[logdict], Any]
+    prefix: str
+    process: bool
+
+    def __str__(self) -> str:
+        return "The callback of `lox.tap`"
+
+    def told(self, jaxpr: Any, interval: int | None) -> Callable[[Parcel], None]:
+        return self
+
+    def __call__(self, parcel: Parcel) -> None:
+        courier.send(self, self._deliver, parcel)
+
+    def _deliver(self, parcel: Parcel) -> None:
+        for logs in unpacked(parcel, self.prefix):
+            self.callback(_with_process(logs) if self.process else logs)
+
+
+def _with_process(logs: logdict) -> logdict:
+    number = np.array(jax.process_index())
+    rows = logs.rows().items()
+    return logdict.of({key: own.at({"process": number}) for key, own in rows})
+
+
+def _identified(callback: Callable) -> Callable:
+    """The callback as something that equals nothing but itself, to keep programs by."""
+    kinds = types.FunctionType | types.BuiltinFunctionType | types.MethodType
+    return callback if isinstance(callback, kinds) else callback.__call__

@@ -1,0 +1,298 @@
+"""The device side of a logger: from a function that logs to the runs that it logs to."""
+
+import contextlib
+import dataclasses
+import functools as ft
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from lox._core.log import check_function, loggable
+from lox._core.options import check_prefix
+from lox._core.record import Record
+from lox._core.spool import spool
+from lox._jax import compat as _compat
+from lox._logdict.logdict import logdict
+from lox._rows.reductions import Reduction
+from lox._rows.rows import key_data, without_keys
+from lox._runs.open_run import number_of_run
+from lox._runs.process_exit import write_at_sigterm
+from lox._runs.sink import Sink
+from lox._stream.emit import emit, emit_effect, emit_p, last_token
+from lox._stream.packet import Parcel
+from lox._stream.tap import tapped
+from lox_host.run_registry import BaseDesk, Desk, OnError
+from lox_host.writer import Writer
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LoggerState:
+    """A run, or with `jax.vmap` several. A pytree.
+
+    Attributes:
+        run: The number of the run, int32.
+    """
+
+    run: Any
+
+
+class BaseLogger:
+    """What all loggers have in common; see `Logger`."""
+
+    def __init__(self, desk: BaseDesk):
+        self._desk = desk
+        self._ends_later = False
+
+    def init(self, key: Any) -> LoggerState:
+        """Start a run.
+
+        The same key means the same run, as long as that is not finished. Under `vmap` each
+        key starts one.
+
+        Args:
+            key: A PRNG key, or a number.
+
+        Returns:
+            The state to be handed to the other methods.
+        """
+        self._catch_up()
+        return LoggerState(number_of_run(self._desk, _words(key)))
+
+    def spool(
+        self,
+        fun: Callable,
+        state: LoggerState,
+        argnames: str | Iterable[str] | None = None,
+        tags: str | Iterable[str] | None = None,
+        keep_logs: bool = False,
+        interval: int | None = None,
+        reduce: str | Reduction | Mapping[str, str | Reduction] | None = None,
+        prefix: str = "",
+        *,
+        capacity: int | None = None,
+    ) -> Callable:
+        """Write what `fun` logs when it returns. The options are those of `lox.spool`.
+
+        Returns:
+            A function that does and returns what `fun` does.
+        """
+        spooled = spool(
+            fun, argnames, tags, keep_logs, interval, reduce, prefix, capacity=capacity
+        )
+        self._check(state)
+
+        @ft.wraps(fun)
+        def logged(*args, **kwargs):
+            out, logs = spooled(*args, **kwargs)
+            self.log(state, logs)
+            return out
+
+        return logged
+
+    def tap(
+        self,
+        fun: Callable,
+        state: LoggerState,
+        argnames: str | Iterable[str] | None = None,
+        tags: str | Iterable[str] | None = None,
+        prefix: str = "",
+        *,
+        interval: int | None = None,
+        batch: int | None = None,
+    ) -> Callable:
+        """Write what `fun` logs while it runs. The options are those of `lox.tap`.
+
+        Returns:
+            A function that does and returns what `fun` does.
+        """
+        check_function("logger.tap", fun)
+        check_prefix(prefix)
+        self._check(state)
+        sink = Sink(self._desk, prefix)
+        call = tapped(fun, sink, argnames, tags, interval, batch, state.run)
+
+        @ft.wraps(fun)
+        def logged(*args, **kwargs):
+            try:
+                out = call(*args, **kwargs)
+            except Exception:
+                # What stopped the program, instead of what JAX says of it.
+                self._desk.check()
+                raise
+            _hand_on(state)
+            return out
+
+        return logged
+
+    def log(
+        self, state: LoggerState, logs: logdict | Mapping[str, Any], **steps: Any
+    ) -> None:
+        """Write logs that are already there.
+
+        Args:
+            state: The run.
+            logs: The logs, or values by key.
+            **steps: Any other keyword is a step of all of them, such as `step=i`.
+        """
+        self._check(state)
+        rows = loggable(logs, steps).rows()
+        if rows:
+            plain = {key: without_keys(own) for key, own in rows.items()}
+            _send(Sink(self._desk).of(rows), logdict.of(plain), state)
+
+    def finish(self, state: LoggerState) -> None:
+        """End the run: all that was logged to it is written, and it is closed.
+
+        Without this, runs are ended when the process is.
+
+        Raises:
+            RuntimeError: If something could not be written.
+        """
+        _check_kind(state)
+        calls = _compat.staged_with(emit_effect)
+        inside = any(primitive is not emit_p for primitive, _ in calls)
+        later = inside or _compat.is_nested()
+        self._ends_later |= later
+        _send(Finish(self._desk, later), logdict(), state)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        # What went wrong already is not hidden by what the back end says.
+        with (
+            contextlib.suppress(*(() if kind is None else (Exception,))),
+            _after_programs(),
+        ):
+            self._desk.finish_all()
+
+    def _catch_up(self) -> None:
+        """Outside of programs, have those runs ended that programs are ending."""
+        if self._ends_later and _compat.staged_program() is None:
+            jax.effects_barrier()
+            self._desk.finish_now()
+
+    def _check(self, state: LoggerState) -> None:
+        _check_kind(state)
+        if np.ndim(state.run):
+            raise ValueError(
+                f"The state holds {np.size(state.run)} runs. Use one at a time: "
+                "`jax.vmap` over the states and what is logged to them."
+            )
+        self._catch_up()
+        if not isinstance(state.run, Tracer):
+            self._desk.check_ids(np.asarray(state.run).reshape(-1))
+
+
+class Logger(BaseLogger):
+    """Sends what is logged to a writer.
+
+    Args:
+        writer: The back end: `open`, `write`, `flush` and `close`, see `Writer`.
+        config: The configuration of the runs, which the back end keeps with them.
+        on_error: What to do when the writer fails. `"warn"`: warn once, and let `finish`
+            raise. `"raise"`: stop the program.
+        all_processes: With several processes (`jax.distributed`), let each write runs of
+            its own. Otherwise the first one does.
+        every: How many seconds rows are collected before they are written, for back ends
+            that limit the number of calls. `lox.barrier` and `finish` write at once. In a
+            `MultiLogger` the shortest counts.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        *,
+        config: Mapping[str, Any] | None = None,
+        on_error: OnError = "warn",
+        all_processes: bool = False,
+        every: float = 0.5,
+    ):
+        name = type(self).__name__
+        super().__init__(Desk(name, writer, config, on_error, all_processes, every))
+        write_at_sigterm()
+
+
+@dataclasses.dataclass(frozen=True)
+class Finish:
+    """Ends runs on the host.
+
+    Attributes:
+        desk: Where they are known.
+        later: Whether something that was logged before may arrive after: the order of host
+            calls inside and outside of a nested function is not known.
+    """
+
+    desk: BaseDesk
+    later: bool
+
+    # All processes know the run, also those that do not write it.
+    everywhere = True
+
+    def __call__(self, parcel: Parcel) -> None:
+        for record in parcel.records():
+            _, run = record.values
+            valid = True if record.valid is None else record.valid
+            ids = run[np.broadcast_to(valid, run.shape)].tolist()
+            if self.later or not parcel.contents.stoppable:
+                self.desk.finish_later(ids)
+            else:
+                self.desk.finish(ids)
+
+
+def _send(callback: Callable[[Parcel], None], logs: logdict, state: LoggerState) -> None:
+    record = Record(values=(logs, jnp.asarray(state.run)), steps={}, keys=tuple(logs))
+    with _after_programs():
+        emit([record], callback, last_token())
+    _hand_on(state)
+
+
+def _hand_on(state: LoggerState) -> None:
+    """Let what is done with the state later in this program come after all until now.
+
+    Also inside of loops, branches and functions, which see nothing else of it.
+    """
+    if _compat.is_current(state.run):
+        object.__setattr__(state, "run", state.run + last_token())
+
+
+@contextlib.contextmanager
+def _after_programs():
+    """What is done now on the host comes after what programs have still to send."""
+    try:
+        if _compat.staged_program() is None:
+            jax.effects_barrier()
+    finally:
+        yield
+
+
+def _check_kind(state: Any) -> None:
+    if not isinstance(state, LoggerState):
+        raise TypeError(
+            f"`state` is {type(state).__name__!r}, not what `logger.init(key)` returns."
+        )
+
+
+def _words(key: Any) -> jax.Array:
+    """The data of a PRNG key, or a number, as an array of words."""
+    given = key if isinstance(key, jax.Array) else np.asarray(key)
+    is_typed = jnp.issubdtype(given.dtype, jax.dtypes.prng_key)
+    is_data = given.dtype == np.uint32 and given.ndim == 1 and given.size in (2, 4)
+    is_number = given.ndim == 0 and jnp.issubdtype(given.dtype, np.integer)
+    if (is_typed and given.ndim == 0) or is_data:
+        return jnp.asarray(key_data(given))
+    if is_number and given.dtype.itemsize == 8:
+        return jax.lax.bitcast_convert_type(jnp.asarray(given), np.uint32).reshape(-1)
+    if is_number:
+        return jnp.asarray(given).astype(np.uint32).reshape(1)
+    is_array = isinstance(key, jax.Array | np.ndarray)
+    what = f"{given.dtype}{list(given.shape)}" if is_array else repr(key)
+    raise ValueError(
+        f"`logger.init` takes one PRNG key or number, not {what}. Start several runs with "
+        "`jax.vmap(logger.init)(keys)`."
+    )

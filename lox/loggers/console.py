@@ -1,0 +1,50 @@
+"""`ConsoleLogger`: how the runs go, on the terminal."""
+
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from lox.loggers.base import Logger
+from lox_host.run_registry import OnError
+from lox_host.writers.console import ConsoleWriter
+
+
+class ConsoleLogger(Logger):
+    """Show how the runs go while they do.
+
+    On a terminal and in a notebook this is a table that moves: for each key the last value,
+    the mean over runs of their last values and its deviation, the smallest and the largest
+    value of all rows, and a curve of the mean over runs; above it, how far the runs are.
+    What the program prints meanwhile appears above the table. When all runs are finished,
+    the table stays.
+
+    Elsewhere (a file, a cluster's log) it is a plain line every ten seconds and one at the
+    end, with the mean over runs of the last values.
+
+    Of an array the mean, the smallest and the largest element are taken; of complex
+    numbers, the magnitude. The arrays in a tree have a line each.
+
+    Args:
+        every: Seconds between two lines where there is no terminal.
+        file: Where to write. By default standard error.
+        max_keys: How many keys to show at most.
+        title: What stands in front.
+        config: For other loggers; it is not shown.
+        on_error: What happens if the console fails: "warn" or "raise".
+        all_processes: Whether each process of `jax.distributed` shows its own runs.
+    """
+
+    def __init__(
+        self,
+        *,
+        every: float = 10.0,
+        file: TextIO | None = None,
+        max_keys: int = 40,
+        title: str = "lox",
+        config: Mapping[str, Any] | None = None,
+        on_error: OnError = "warn",
+        all_processes: bool = False,
+    ):
+        writer = ConsoleWriter(every=every, file=file, max_keys=max_keys, title=title)
+        super().__init__(
+            writer, config=config, on_error=on_error, all_processes=all_processes
+        )

@@ -1,0 +1,73 @@
+"""Runs that know their logger: what `lox.wandb` and `lox.neptune` are made of."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from jax.core import Tracer
+
+from lox._logdict.logdict import logdict
+from lox.loggers.base import Logger, LoggerState
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrackedRun:
+    """A run, or with `jax.vmap` several, with its logger. A pytree.
+
+    Attributes:
+        state: What the methods of the logger take: `run.logger.tap(fun, run.state)`.
+        logger: The logger.
+    """
+
+    state: LoggerState
+    logger: Logger = dataclasses.field(metadata={"static": True})
+
+
+def started(kind: type[Logger], key: Any, options: Mapping[str, Any]) -> TrackedRun:
+    """A run of the one logger that there is with these options."""
+    logger = _logger(kind, options)
+    return TrackedRun(logger.init(key), logger)
+
+
+def log(run: TrackedRun, logs: logdict | Mapping[str, Any], **steps: Any) -> None:
+    """Send logs to a run. Works under `jit` and `vmap`.
+
+    Args:
+        run: The run.
+        logs: The logs, or values by key.
+        **steps: Any other keyword is a step of all of them, such as `step=i`.
+    """
+    _checked(run).logger.log(run.state, logs, **steps)
+
+
+def finish(run: TrackedRun) -> None:
+    """End a run. Works under `jit` and `vmap`.
+
+    Raises:
+        RuntimeError: If something could not be written.
+    """
+    _checked(run).logger.finish(run.state)
+
+
+def _logger(kind: type[Logger], options: Mapping[str, Any]) -> Logger:
+    for leaf in jax.tree.leaves(dict(options)):
+        if isinstance(leaf, Tracer):
+            raise TypeError(
+                f"An option of `init` depends on {leaf}, which is not known while a "
+                "program is traced. Options are the same for all runs: log what differs."
+            )
+    place = kind, repr(sorted(options.items()))
+    if place not in _loggers:
+        _loggers[place] = kind(**options)
+    return _loggers[place]
+
+
+def _checked(run: Any) -> TrackedRun:
+    if not isinstance(run, TrackedRun):
+        raise TypeError(f"`run` is {type(run).__name__!r}, not what `init(key)` returns.")
+    return run
+
+
+_loggers: dict[tuple, Logger] = {}

@@ -1,0 +1,50 @@
+"""`SaveLogger`: a store on disk, for all runs."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from lox.loggers.base import Logger
+from lox_host.run_registry import OnError
+from lox_host.writers.save import SaveWriter
+
+
+class SaveLogger(Logger):
+    """Save runs to a folder, from which `lox.load` and `lox.runs` read them.
+
+    The files are Arrow streams, which polars, pyarrow and pandas read, too. What was
+    flushed, twice a second, outlives the process. Several loggers and processes may write
+    to one folder.
+
+    Args:
+        path: The folder. It is made if it is not there.
+        mode: `"a"` adds to what is there, `"w"` first removes what lox wrote there before,
+            `"x"` raises if there is a store.
+        config: Kept with each run; `lox.runs` has it.
+        on_error: What happens if writing fails: "warn" or "raise".
+        all_processes: Whether each process of `jax.distributed` writes its own runs.
+
+    Example:
+        >>> logger = lox.loggers.SaveLogger("results")
+        >>> state = logger.init(jax.random.key(0))
+        >>> logger.tap(lambda x: lox.log({"x": x}, step=0) and None, state)(1.5)
+        >>> logger.finish(state)
+        >>> lox.load("results")
+        {'x': 1.5}
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        mode: str = "a",
+        *,
+        config: Mapping[str, Any] | None = None,
+        on_error: OnError = "warn",
+        all_processes: bool = False,
+    ):
+        super().__init__(
+            SaveWriter(path, mode),
+            config=config,
+            on_error=on_error,
+            all_processes=all_processes,
+        )

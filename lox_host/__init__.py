@@ -1,0 +1,1 @@
+"""The host half of lox: runs, writers, the store, the command line. Without JAX."""

@@ -1,0 +1,82 @@
+"""The commands, and how a process ends that runs one of them."""
+
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from lox_host.cli.complete import completions
+from lox_host.cli.errors import Trouble, listed, meant
+from lox_host.cli.parser import parser_of_lox
+
+# The module of each command, which holds a function of its name.
+COMMANDS = {
+    **{name: name for name in ("ls", "show", "tail", "plot", "export")},
+    "completion": "complete",
+}
+# As shells have it: 128 and the number of the signal.
+INTERRUPTED, CLOSED = 130, 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Returns:
+        What the process ends with: 0, 1 if it failed, 2 if it was called in a wrong way.
+    """
+    args = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        # Keys may be in Greek where the output is in ASCII.
+        getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            code = _called(args)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _closed()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (Trouble, ImportError, LookupError, OSError, ValueError) as error:
+        print(f"lox: {error}", file=sys.stderr)
+        return 1
+    return code
+
+
+def _called(args: list[str]) -> int:
+    parser = parser_of_lox()
+    if args[:1] == ["__complete"]:
+        print("\n".join(completions(parser, args[1:])))
+        return 0
+    if not args:
+        parser.print_help()
+        return 0
+    if not args[0].startswith("-") and args[0] not in COMMANDS:
+        there = f"There are {listed(COMMANDS)}."
+        question = meant(args[0], COMMANDS)
+        print(f"lox: There is no command {args[0]!r}.{question} {there}", file=sys.stderr)
+        return 2
+    options = vars(parser.parse_args(args))
+    _run(options.pop("command"), options)
+    return 0
+
+
+def _run(command: str, options: dict[str, Any]) -> None:
+    module = importlib.import_module(f"lox_host.cli.{COMMANDS[command]}")
+    getattr(module, command)(**options)
+
+
+def _warn(message: Any, *_: Any, **__: Any) -> None:
+    print(f"lox: {message}", file=sys.stderr)
+
+
+def _closed() -> int:
+    """Whoever read the output has left: nothing is to be said, not even at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return CLOSED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

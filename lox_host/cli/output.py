@@ -1,0 +1,124 @@
+"""Where output goes: a terminal gets colours, everything else plain text."""
+
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from lox_host.display.terminal import can_move
+from lox_host.writers._json_values import plain
+
+GAP = 2  # between columns
+_NOT_FINITE = re.compile(r"^\s*(nan|-?inf)\b|\bnan\)")
+
+# A text and its style.
+Part = tuple[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        head: What stands above.
+        cells: The texts below.
+        right: Whether they end below each other, as numbers do.
+        style: What they look like on a terminal.
+        numbers: Whether they are values, of which NaN and infinities stand out.
+        optional: Whether it may be left out where it is narrow.
+    """
+
+    head: str
+    cells: Sequence[str]
+    right: bool = False
+    style: str = ""
+    numbers: bool = False
+    optional: bool = False
+
+    @property
+    def width(self) -> int:
+        return max(map(len, [self.head, *self.cells]))
+
+
+class Plain:
+    """Text for a file, a pipe or another program."""
+
+    width: int | None = None
+
+    def line(self, *parts: Part) -> None:
+        print("".join(text for text, _ in parts).rstrip())
+
+    def table(self, columns: Sequence[Column], strong: Collection[int] = ()) -> None:
+        """Print a table. The rows with these numbers stand out where they can."""
+        heads = [column.head for column in columns]
+        for cells in (heads, *zip(*(column.cells for column in columns), strict=True)):
+            each = zip(cells, columns, strict=True)
+            print((" " * GAP).join(_padded(cell, of) for cell, of in each).rstrip())
+
+
+class Terminal:
+    """Text with colours, in a known width."""
+
+    def __init__(self):
+        from rich.console import Console
+
+        self._console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+        self.width: int | None = self._console.width
+
+    def line(self, *parts: Part) -> None:
+        from rich.text import Text
+
+        self._console.print(Text.assemble(*parts))
+
+    def table(self, columns: Sequence[Column], strong: Collection[int] = ()) -> None:
+        """Print a table. The rows with these numbers stand out."""
+        shown = fitting(columns, self._console.width)
+        heads = [(_padded(column.head, column), "dim") for column in shown]
+        self.line(*_spaced(heads))
+        rows = zip(*(column.cells for column in shown), strict=True)
+        for i, cells in enumerate(rows):
+            style = "bold" if i in strong else ""
+            each = zip(cells, shown, strict=True)
+            parts = [(_padded(cell, of), _style(cell, of) or style) for cell, of in each]
+            self.line(*_spaced(parts))
+
+
+Screen = Plain | Terminal
+
+
+def screen() -> Screen:
+    """What standard output is."""
+    return Terminal() if can_move(sys.stdout) else Plain()
+
+
+def print_json(value: Any) -> None:
+    """Print one line of strict JSON."""
+    print(json.dumps(plain(value), allow_nan=False, ensure_ascii=False))
+
+
+def fitting(columns: Iterable[Column], width: int) -> list[Column]:
+    """The columns without the last optional ones that there is no room for."""
+    shown = list(columns)
+    optional = [column for column in shown if column.optional]
+    while optional and room(shown, width) < 0:
+        shown.remove(optional.pop())
+    return shown
+
+
+def room(columns: Sequence[Column], width: int) -> int:
+    """How much of the width is left beside some columns."""
+    return width - sum(column.width for column in columns) - GAP * (len(columns) - 1)
+
+
+def _spaced(parts: Sequence[Part]) -> list[Part]:
+    return [each for part in parts for each in (part, (" " * GAP, ""))][:-1]
+
+
+def _padded(cell: str, column: Column) -> str:
+    return cell.rjust(column.width) if column.right else cell.ljust(column.width)
+
+
+def _style(cell: str, column: Column) -> str:
+    return "red" if column.numbers and _NOT_FINITE.search(cell) else column.style

@@ -1,0 +1,1 @@
+"""What people see: terminals, tables of runs, curves."""

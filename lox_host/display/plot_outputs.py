@@ -1,0 +1,176 @@
+"""Where `PlotLogger` shows its curves: a file, a notebook or a window."""
+
+import atexit
+import contextlib
+import functools as ft
+import io
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from lox_host.display.panels import Panel, Picture
+from lox_host.display.plot_window import is_interactive
+
+DEFAULT = "lox.png"
+PATIENCE = 20.0  # seconds until a window must be there
+
+
+class Frame:
+    """What is shown at one time.
+
+    Args:
+        panels: The panels.
+        title: What stands above them.
+        picture: What draws them, if somebody asks.
+    """
+
+    def __init__(self, panels: Sequence[Panel], title: str, picture: Picture):
+        self.panels, self.title, self._picture = panels, title, picture
+
+    @ft.cached_property
+    def png(self) -> bytes:
+        self._picture.draw(self.panels, self.title)
+        file = io.BytesIO()
+        self._picture.figure.savefig(file, format="png", dpi=100)
+        return file.getvalue()
+
+
+class Outlet(Protocol):
+    """Somewhere to show curves. All of it is called on one thread."""
+
+    def show(self, frame: Frame) -> None: ...
+
+
+def outlets(path: str | None, *, show: bool) -> list[Outlet]:
+    """Where to show curves: in the file, if there is a path, and wherever it can be seen.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    files: list[Outlet] = [] if path is None else [File(path)]
+    screen = _screen() if show else None
+    if screen is not None:
+        return [*files, screen]
+    return files or [File(os.path.abspath(DEFAULT))]
+
+
+class File:
+    """A PNG file, which is replaced as a whole."""
+
+    def __init__(self, path: str):
+        self._path = Path(path)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._new = self._path.with_name(f".{self._path.name}.{os.getpid()}.new")
+        self._new.touch()
+        self._new.unlink()
+
+    def show(self, frame: Frame) -> None:
+        try:
+            self._new.write_bytes(frame.png)
+            self._new.replace(self._path)
+        finally:
+            self._new.unlink(missing_ok=True)
+
+
+class Notebook:
+    """A picture below the cell that runs now, which is replaced."""
+
+    def __init__(self):
+        from IPython.display import display
+
+        self._handle: Any = display({"text/plain": ""}, raw=True, display_id=True)
+
+    def show(self, frame: Frame) -> None:
+        from IPython.display import Image
+
+        self._handle.update(Image(frame.png, format="png"))
+
+
+class Window:
+    """A window, in a process of its own.
+
+    Raises:
+        OSError: If none can be opened.
+    """
+
+    def __init__(self, backend: str | None):
+        environment = dict(os.environ)
+        # The new process may run in a folder where lox is not installed.
+        paths = [str(Path(__file__).parents[2]), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        if backend is not None:
+            environment["MPLBACKEND"] = backend
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "lox_host.display.plot_window"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            # An interrupt of the program shall not close the window.
+            start_new_session=True,
+        )
+        if self._answer() != b"open\n":
+            self._process.kill()
+            self._process.communicate()
+            raise OSError("No window can be opened.")
+        atexit.register(self._leave)
+
+    def show(self, frame: Frame) -> None:
+        pipe = self._process.stdin
+        assert pipe is not None
+        # The user may have closed the window.
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            pickle.dump((list(frame.panels), frame.title), pipe)
+            pipe.flush()
+
+    def _leave(self) -> None:
+        """Let the window stay when the program ends; nobody waits for its process."""
+        self._process.stdin.close()  # pyright: ignore[reportOptionalMemberAccess]
+        self._process.returncode = 0
+
+    def _answer(self) -> bytes:
+        """What the process says when it has a window. Nothing, if it takes too long."""
+        lines: list[bytes] = []
+        pipe = self._process.stdout
+        assert pipe is not None
+        thread = threading.Thread(target=lambda: lines.append(pipe.readline()), daemon=True)
+        thread.start()
+        thread.join(PATIENCE)
+        return lines[0] if lines else b""
+
+
+def _screen() -> Outlet | None:
+    """A notebook, or else a window if there can be one."""
+    if _is_notebook():
+        return Notebook()
+    import matplotlib
+
+    backend = matplotlib.get_backend(auto_select=False)
+    if not _has_windows(backend):
+        return None
+    try:
+        return Window(backend)
+    except OSError:
+        return None
+
+
+def _is_notebook() -> bool:
+    if "IPython" not in sys.modules:
+        return False
+    from IPython.core.getipython import get_ipython
+
+    return hasattr(get_ipython(), "kernel")
+
+
+def _has_windows(backend: str | None) -> bool:
+    """Whether it is worth trying to open one."""
+    if backend is not None and not is_interactive(backend):
+        return False
+    is_custom = backend is not None and backend.startswith("module://")
+    has_display = bool({"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys())
+    return is_custom or has_display or sys.platform in ("darwin", "win32")

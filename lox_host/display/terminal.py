@@ -1,0 +1,199 @@
+"""The part of the terminal that moves: one for all that lox shows there."""
+
+import atexit
+import functools as ft
+import importlib.util
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TextIO
+
+from lox_host.display.print_above import Above
+
+REFRESHES = 4  # in a second, at most
+
+
+class View(Protocol):
+    """Something on the terminal that changes. Its methods are called on any thread."""
+
+    def height(self) -> int:
+        """How many lines it would fill if there were room."""
+        ...
+
+    def render(self, width: int, lines: int) -> Any:
+        """Something for rich to print, of at most so many lines."""
+        ...
+
+
+class Region:
+    """The views at the bottom of the terminal; what is printed appears above them.
+
+    Rich moves one such region at a time, so all views of the process share this one.
+    """
+
+    def __init__(self):
+        # Only who has it may write to the terminal.
+        self._lock = threading.RLock()
+        self._forget()
+
+    def show(self, view: View, file: TextIO | None = None) -> None:
+        """Add a view below the others. The file is that of the first view."""
+        with self._lock:
+            self._views += (view,)
+            if self._live is None:
+                self._begin(file)
+
+    def leave(self, view: View) -> None:
+        """Print a view for the last time. It stays where it is, and moves no more."""
+        with self._lock:
+            if view not in self._views:
+                return
+            if len(self._views) == 1:
+                self.end()
+                return
+            self._views = tuple(other for other in self._views if other is not view)
+            self._live.refresh()
+            self._live.console.print(view.render(self._live.console.width, view.height()))
+
+    def end(self) -> None:
+        """Print all views for the last time, and give the terminal back."""
+        with self._lock:
+            if self._live is None:
+                return
+            self._done.set()
+            try:
+                # In a notebook `stop` does not draw again.
+                self._live.refresh()
+                self._live.stop()
+            finally:
+                self._release()
+
+    def fork(self) -> None:
+        """Before the process forks: nobody shall be writing."""
+        self._lock.acquire()
+
+    def forked(self, *, is_child: bool) -> None:
+        """After it: only one of the two goes on with the region."""
+        if is_child:
+            self._release()
+        self._lock.release()
+
+    def _release(self) -> None:
+        for name, above in self._above.items():
+            if getattr(sys, name) is above:
+                setattr(sys, name, above.rich_proxied_file)
+            above.detach()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._views: tuple[View, ...] = ()
+        self._live: Any = None
+        self._above: dict[str, Above] = {}
+        self._done = threading.Event()
+
+    def _begin(self, file: TextIO | None) -> None:
+        self._live = _live(_stream(file), self._render)
+        self._live.start()
+        console = self._live.console
+        # What goes to a file or a pipe shall still go there.
+        for name in ("stdout", "stderr") if console.is_terminal else ():
+            stream = getattr(sys, name)
+            if _is_terminal(stream):
+                self._above[name] = Above(stream, console, self._lock)
+                setattr(sys, name, self._above[name])
+        args = (self._done,)
+        threading.Thread(target=self._move, args=args, name="lox-live", daemon=True).start()
+
+    def _move(self, done: threading.Event) -> None:
+        while not done.wait(1 / REFRESHES):
+            with self._lock:
+                if not done.is_set():
+                    self._live.refresh()
+
+    def _render(self) -> Any:
+        from rich.console import Group
+        from rich.segment import SegmentLines
+
+        if self._live is None:  # rich asks once while it makes the display
+            return Group()
+        console = self._live.console
+        heights = [view.height() for view in self._views]
+        if not self._done.is_set():
+            heights = shares(heights, console.height - 1)
+        pairs = zip(self._views, heights, strict=True)
+        views = Group(*(view.render(console.width, height) for view, height in pairs))
+        # Rich writes this again below each line that is printed; that shall be quick.
+        return SegmentLines(console.render_lines(views, pad=False), new_lines=True)
+
+
+def shares(heights: Sequence[int], lines: int) -> list[int]:
+    """Divide lines among views: small ones get what they ask for, tall ones the same."""
+    given = [0] * len(heights)
+    order = sorted(range(len(heights)), key=lambda i: heights[i])
+    for place, i in enumerate(order):
+        given[i] = min(heights[i], max(1, lines // (len(order) - place)))
+        lines -= given[i]
+    return given
+
+
+def can_move(file: TextIO | None = None) -> bool:
+    """Whether what is shown can change: on a terminal, and in a notebook.
+
+    Args:
+        file: Where it is shown. None: standard error, or the notebook.
+    """
+    stream = _stream(file)
+    if not _is_terminal(stream):
+        return file is None and _is_notebook()
+    # The environment may tell rich to write escape codes anywhere; that is not asked.
+    is_able = os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+    return is_able and (stream.encoding or "").lower().startswith("utf")
+
+
+def _stream(file: TextIO | None) -> Any:
+    """The file itself. While something moves, another stands before standard error."""
+    stream = sys.stderr if file is None else file
+    return getattr(stream, "rich_proxied_file", stream)
+
+
+def _is_terminal(stream: Any) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # it is closed
+        return False
+
+
+def _is_notebook() -> bool:
+    if "IPython" not in sys.modules:
+        return False
+    from rich.console import Console
+
+    # Rich moves what it shows in a notebook with widgets, and warns without them.
+    return Console().is_jupyter and importlib.util.find_spec("ipywidgets") is not None
+
+
+def _live(stream: Any, render: Callable[[], Any]) -> Any:
+    from rich.console import Console
+    from rich.live import Live
+
+    is_terminal = True if _is_terminal(stream) else None
+    return Live(
+        console=Console(file=stream, force_terminal=is_terminal),
+        auto_refresh=False,
+        get_renderable=render,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+
+
+region = Region()
+# A program that is stopped never gets to the end, and the terminal has no cursor. What is
+# registered first is called last, after the loggers have had their say.
+atexit.register(region.end)
+if hasattr(os, "register_at_fork"):  # pragma: no branch (Windows)
+    os.register_at_fork(
+        before=region.fork,
+        after_in_parent=ft.partial(region.forked, is_child=False),
+        after_in_child=ft.partial(region.forked, is_child=True),
+    )

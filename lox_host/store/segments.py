@@ -1,0 +1,78 @@
+"""The data files of a session: each is written once, from its beginning to its end."""
+
+import os
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from lox_host.store.frames import Encoder, Frame
+from lox_host.store.journal import append
+from lox_host.store.layout import RUN
+
+# Where another file begins, and how many are open at a time.
+SIZE, OPEN = 256 << 20, 64
+
+
+class Segments:
+    """Write frames to numbered files; those of one group share a file.
+
+    Args:
+        folder: Where the files are.
+        first: The number of the first file.
+        suffix: Put behind the names, until the files count.
+    """
+
+    def __init__(self, folder: pathlib.Path, first: int = 0, suffix: str = ""):
+        self.count = first
+        self._folder, self._suffix = folder, suffix
+        self._files: dict[int, tuple[str, int]] = {}
+
+    def write(self, group: int, encoder: Encoder, columns: Sequence[np.ndarray]) -> Frame:
+        """Write a frame."""
+        name, file = self._file(group)
+        data, places = encoder.frame(columns)
+        start = os.fstat(file).st_size
+        head = b"" if start else encoder.schema()
+        append(file, head + data)
+        at = start + len(head)
+        runs = int(columns[RUN].min()), int(columns[RUN].max())
+        moved = tuple(place._replace(offset=at + place.offset) for place in places)
+        rows = len(columns[RUN])
+        return Frame(group, name, start, at + len(data), rows, runs, moved)
+
+    def undo(self, frame: Frame) -> None:
+        """Remove a frame that was just written."""
+        os.ftruncate(self._files[frame.group][1], frame.start)
+
+    def close(self) -> None:
+        """Close all files."""
+        for group in list(self._files):
+            self._close(group)
+
+    def _file(self, group: int) -> tuple[str, int]:
+        name, file = self._files.get(group, ("", -1))
+        if name and os.fstat(file).st_size < SIZE:
+            return name, file
+        # No file is opened a second time: the group goes on in another one.
+        if name or len(self._files) >= OPEN:
+            self._close(group if name else next(iter(self._files)))
+        name = f"{self.count:04d}.arrows"
+        self._files[group] = name, created(self._folder / (name + self._suffix))
+        self.count += 1
+        return self._files[group]
+
+    def _close(self, group: int) -> None:
+        os.close(self._files.pop(group)[1])
+
+
+def synced(path: pathlib.Path) -> None:
+    """Bring a file, or the names in a folder, to the disk."""
+    file = os.open(path, os.O_RDONLY)
+    os.fsync(file)
+    os.close(file)
+
+
+def created(path: pathlib.Path) -> int:
+    """A file that was not there before, open for writing at its end."""
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)

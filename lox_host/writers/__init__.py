@@ -1,0 +1,1 @@
+"""Back ends: what writes the rows of runs to a place."""

@@ -1,0 +1,130 @@
+"""The writer of `ConsoleLogger`."""
+
+import sys
+import threading
+import time
+from typing import Any, TextIO
+
+from lox_host.display import run_table as _screen
+from lox_host.display.summary import Summary
+from lox_host.display.terminal import can_move, region
+from lox_host.writer import Batch, Run
+
+
+class ConsoleWriter:
+    """The host side of `ConsoleLogger`.
+
+    A table lasts from when the first run is opened until none is open any more.
+    """
+
+    def __init__(
+        self,
+        *,
+        every: float = 10.0,
+        file: TextIO | None = None,
+        max_keys: int = 40,
+        title: str = "lox",
+    ):
+        if max_keys < 1:
+            raise ValueError(f"`max_keys` is {max_keys}; at least one key is to be shown.")
+        self._every, self._file = every, file
+        self._look = {"title": title, "most": max_keys}
+        self._open: set[int] = set()
+        self._shown: Table | Lines | None = None
+
+    def open(self, run: Run) -> None:
+        if self._shown is None:
+            self._shown = self._begin()
+        self._open.add(run.id)
+        self._shown.open(run.id)
+
+    def write(self, batch: Batch) -> None:
+        if self._shown is not None:
+            self._shown.add(batch)
+
+    def flush(self) -> None:
+        if self._shown is not None:
+            self._shown.tick()
+
+    def close(self, run: Run) -> None:
+        self._open.discard(run.id)
+        if self._shown is not None and not self._open:
+            shown, self._shown = self._shown, None
+            shown.end()
+
+    def _begin(self) -> "Table | Lines":
+        if not can_move(self._file):
+            return Lines(self._file, self._every, **self._look)
+        table = Table(**self._look)
+        region.show(table, self._file)
+        return table
+
+
+class Table:
+    """A view for a terminal. Rows come on one thread, and it is drawn on another."""
+
+    def __init__(self, *, title: str, most: int):
+        self._title, self._most = title, most
+        self._lock = threading.Lock()
+        self._summary = Summary(time.monotonic())
+
+    def open(self, run: int) -> None:
+        with self._lock:
+            self._summary.open(run)
+
+    def add(self, batch: Batch) -> None:
+        for block in batch:
+            with self._lock:
+                self._summary.add(block, time.monotonic())
+
+    def tick(self) -> None:
+        """It draws itself."""
+
+    def end(self) -> None:
+        region.leave(self)
+
+    def height(self) -> int:
+        with self._lock:
+            return _screen.height(self._summary, self._most)
+
+    def render(self, width: int, lines: int) -> Any:
+        now = time.monotonic()
+        with self._lock:
+            return _screen.table(
+                self._summary, now, title=self._title, width=width, lines=lines
+            )
+
+
+class Lines:
+    """A line now and then, for where nothing can move."""
+
+    def __init__(self, file: TextIO | None, every: float, *, title: str, most: int):
+        self._file, self._every = file, every
+        self._title, self._most = title, most
+        self._said = time.monotonic()
+        self._summary = Summary(self._said)
+        self._is_new = False
+
+    def open(self, run: int) -> None:
+        self._summary.open(run)
+
+    def add(self, batch: Batch) -> None:
+        for block in batch:
+            self._summary.add(block, time.monotonic())
+            self._is_new = True
+
+    def tick(self) -> None:
+        if self._is_new and time.monotonic() - self._said >= self._every:
+            self._say()
+
+    def end(self) -> None:
+        self._say()
+
+    def _say(self) -> None:
+        self._said, self._is_new = time.monotonic(), False
+        text = _screen.line(self._summary, self._said, title=self._title, most=self._most)
+        stream = sys.stderr if self._file is None else self._file
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        # A log in ASCII shall not end a run whose keys are in Greek.
+        text = text.encode(encoding, "backslashreplace").decode(encoding)
+        print(text, file=stream, flush=True)

@@ -1,0 +1,143 @@
+"""Comma-separated values, a file for each run. No JAX."""
+
+import csv
+import dataclasses
+import io
+import itertools as it
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lox_host.writer import Batch, Row, Run, leaves
+from lox_host.writers._files import append, candidates, create, encoded
+from lox_host.writers._json_values import named, plain
+
+# A file that is larger is not written anew for another column.
+LARGE = 64 * 2**20
+
+# What readers of CSV files know, where Python writes it otherwise.
+WORDS = {"True": "true", "False": "false", "nan": "NaN"}
+
+
+class CSVWriter:
+    """The host side of `CSVLogger`."""
+
+    def __init__(self, path: str | os.PathLike):
+        self._folder = Path(path).expanduser().absolute()
+        self._tables: dict[int, Table] = {}
+
+    def open(self, run: Run) -> None:
+        self._tables[run.id] = Table(self._folder, run)
+
+    def write(self, batch: Batch) -> None:
+        for row in batch.rows():
+            self._tables[row.run].add(row)
+
+    def flush(self) -> None:
+        for table in self._tables.values():
+            table.flush()
+
+    def close(self, run: Run) -> None:
+        self._tables[run.id].flush()
+        del self._tables[run.id]
+
+
+class Column(NamedTuple):
+    """What is in a column: a step, or an array of a key."""
+
+    is_key: bool
+    key: str
+    name: str
+
+
+class Table:
+    """The file of a run.
+
+    Rows wait until they are flushed, so that usually all columns are known by then. For one
+    that comes later the file is written anew, at most once in a flush: a reader finds one
+    table at any time, and it is complete. That takes a moment for 64 MiB, so a larger file
+    is left alone and another one begun.
+    """
+
+    def __init__(self, folder: Path, run: Run):
+        self._folder, self._run = folder, run
+        self._path = create(folder, run, ".csv")
+        self._columns: dict[Column, str] = {}
+        self._waiting: list[dict[Column, str]] = []
+
+    def add(self, row: Row) -> None:
+        steps = {
+            Column(False, name, f"@{name}"): _cell(step) for name, step in row.steps.items()
+        }
+        values = {
+            Column(True, key, name): _cell(array)
+            for key, tree in row.values.items()
+            for name, array in leaves(tree, named(key))
+        }
+        if steps or values:
+            self._waiting.append(steps | values)
+
+    def flush(self) -> None:
+        """Append what was added. All of it, or nothing if that fails."""
+        if not self._waiting:
+            return
+        columns = _extended(self._columns, it.chain(*self._waiting))
+        lines = [[row.get(column, "") for column in columns] for row in self._waiting]
+        if len(columns) == len(self._columns):
+            append(self._path, _text(lines))
+        elif not self._columns:
+            append(self._path, _text([columns.values(), *lines]))
+        elif self._path.stat().st_size > LARGE:
+            run = dataclasses.replace(self._run, config={})
+            self._path = create(self._folder, run, ".csv")
+            append(self._path, _text([columns.values(), *lines]))
+        else:
+            _widen(self._path, list(self._columns.values()), list(columns.values()))
+            self._columns = columns
+            append(self._path, _text(lines))
+        self._columns, self._waiting = columns, []
+
+
+def _extended(columns: dict[Column, str], found: Iterable[Column]) -> dict[Column, str]:
+    """The columns and the new ones, steps before keys, each with a name of its own."""
+    new = [column for column in dict.fromkeys(found) if column not in columns]
+    columns = dict(columns)
+    taken = set(columns.values())
+    for column in sorted(new, key=lambda column: column.is_key):
+        # A key may be called what the path in a tree is called.
+        name = next(n for n in candidates(column.name) if n not in taken)
+        columns[column] = name
+        taken.add(name)
+    return columns
+
+
+def _cell(array: Any) -> str:
+    if np.ndim(array):
+        return json.dumps(plain(array), allow_nan=False)
+    text = str(array)
+    return WORDS.get(text, text.strip("()"))
+
+
+def _text(lines: Iterable[Iterable[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue()
+
+
+def _widen(path: Path, before: list[str], after: list[str]) -> None:
+    """Give all rows of a file more columns, which are empty. No cell has a line break."""
+    wider = path.with_name(f"{path.name}.new")
+    commas = "," * (len(after) - len(before))
+    try:
+        wider.write_bytes(encoded(_text([after])))
+        with path.open("rb") as old, wider.open("ab") as new:
+            old.seek(len(encoded(_text([before]))))
+            end = encoded(f"{commas}\n")
+            new.writelines(line.removesuffix(b"\n") + end for line in old)
+        wider.replace(path)
+    finally:
+        wider.unlink(missing_ok=True)

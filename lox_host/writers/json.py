@@ -1,0 +1,61 @@
+"""The writer of `JSONLogger`."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from lox_host.writer import Batch, Row, Run
+from lox_host.writers._files import Lines, create
+from lox_host.writers._json_values import named, plain
+
+Special = Literal["null", "text"] | Mapping[str, Any]
+TEXTS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+class JSONWriter:
+    """The host side of `JSONLogger`."""
+
+    def __init__(self, path: str | os.PathLike, *, nan: Special = "null"):
+        self._folder = Path(path).expanduser().absolute()
+        self._specials = _specials(nan)
+        self._files: dict[int, Lines] = {}
+
+    def open(self, run: Run) -> None:
+        self._files[run.id] = Lines(create(self._folder, run, ".jsonl"))
+
+    def write(self, batch: Batch) -> None:
+        for row in batch.rows():
+            self._files[row.run].add(self._line(row))
+
+    def flush(self) -> None:
+        for file in self._files.values():
+            file.flush()
+
+    def close(self, run: Run) -> None:
+        self._files[run.id].flush()
+        del self._files[run.id]
+
+    def _line(self, row: Row) -> str:
+        steps = {f"@{name}": step for name, step in row.steps.items()}
+        values = {named(key): value for key, value in row.values.items()}
+        return json.dumps(plain(steps | values, self._special), allow_nan=False) + "\n"
+
+    def _special(self, number: float) -> Any:
+        return self._specials["nan" if math.isnan(number) else str(number)]
+
+
+def _specials(nan: Special) -> Mapping[str, Any]:
+    if nan == "null":
+        return dict.fromkeys(TEXTS)
+    if nan == "text":
+        return TEXTS
+    if not isinstance(nan, Mapping) or nan.keys() - TEXTS.keys():
+        raise ValueError(
+            f'`nan` is {nan!r}; it must be "null", "text", or a mapping with values for '
+            'some of "nan", "inf" and "-inf".'
+        )
+    json.dumps(dict(nan), allow_nan=False)
+    return dict.fromkeys(TEXTS) | dict(nan)

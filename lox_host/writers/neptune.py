@@ -1,0 +1,61 @@
+"""The writer of `NeptuneLogger`."""
+
+import math
+from collections import Counter
+from typing import Any
+
+from lox_host.extras import imported
+from lox_host.writer import Batch, Run
+from lox_host.writers._tracker_rows import Flat, flat
+from lox_host.writers._trackers import histograms, outside, parameters, title
+
+
+class NeptuneWriter:
+    """The back end of `NeptuneLogger`."""
+
+    def __init__(self, **init_kwargs: Any):
+        self._neptune = imported("neptune_scale", "NeptuneLogger", "neptune")
+        self._types = imported("neptune_scale.types", "NeptuneLogger", "neptune")
+        self._options = {
+            "project": "lox/runs",
+            "mode": "offline",
+            "enable_console_log_capture": False,
+            "source_tracking_config": None,
+            **init_kwargs,
+        }
+        self._runs: dict[int, Any] = {}
+        self._counts: Counter[int] = Counter()
+
+    def open(self, run: Run) -> None:
+        # Neptune takes the same id for the same run, and refuses to begin it again.
+        own = f"{title(run, self._options.get('run_id'))}-{run.group}"
+        opened = self._neptune.Run(**{**self._options, "run_id": own})
+        self._runs[run.id] = opened
+        config = {f"config/{name}": x for name, x in parameters(run.config).items()}
+        entries = {"lox/name": title(run), "lox/group": run.group, **config}
+        opened.log_configs(entries, cast_unsupported=True)
+
+    def write(self, batch: Batch) -> None:
+        for row in flat(batch):
+            self._log(self._runs[row.run], row, self._counts[row.run])
+            self._counts[row.run] += 1
+
+    def flush(self) -> None:
+        """There is nothing to do: the client writes each row to its file."""
+
+    def close(self, run: Run) -> None:
+        del self._counts[run.id]
+        self._runs.pop(run.id).close()
+
+    def _log(self, run: Any, row: Flat, step: int) -> None:
+        numbers = {**row.numbers, **row.all_steps, **outside(row.arrays)}
+        texts = {k: str(x) for k, x in numbers.items() if not math.isfinite(x)}
+        finite = {k: x for k, x in numbers.items() if k not in texts}
+        if finite:
+            run.log_metrics(finite, step)
+        if texts:
+            run.log_string_series({f"{k}/nonfinite": x for k, x in texts.items()}, step)
+        if row.arrays:
+            kind, each = self._types.Histogram, histograms(row.arrays)
+            drawn = {k: kind(edges, counts) for k, (counts, edges) in each.items()}
+            run.log_histograms(drawn, step)

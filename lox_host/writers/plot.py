@@ -1,0 +1,100 @@
+"""The writer of `PlotLogger`."""
+
+import contextlib
+import os
+import time
+import warnings
+from collections.abc import Iterable
+
+from lox_host.display.curves import Curves, named
+from lox_host.display.panels import Picture
+from lox_host.display.plot_outputs import Frame, Outlet, outlets
+from lox_host.extras import imported
+from lox_host.worker import scribe
+from lox_host.writer import Batch, Run
+
+SHARE = 0.1  # of the time that may be spent on drawing
+
+
+class PlotWriter:
+    """The host side of `PlotLogger`."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike | None = None,
+        *,
+        keys: str | Iterable[str] | None = None,
+        x: str | None = None,
+        every: float = 2.0,
+        show: bool = True,
+        title: str = "",
+        points: int = 1024,
+        max_panels: int = 12,
+    ):
+        figure = imported("matplotlib.figure", "PlotLogger", "plot")
+        if max_panels < 1:
+            raise ValueError(f"`max_panels` is {max_panels}; at least one is to be drawn.")
+        if points < 2:
+            raise ValueError(f"`points` is {points}; a line has at least 2.")
+        self._path = None if path is None else os.path.abspath(os.path.expanduser(path))
+        self._show, self._title, self._every = show, title, every
+        self._most = max_panels
+        self._curves = Curves(named(keys), x, 1 << (points.bit_length() - 1))
+        self._open: set[int] = set()
+        self._outlets: list[Outlet] = []
+        self._picture = Picture(figure.Figure(layout="none"))
+        self._later = Later(self)
+        self._due = 0.0
+        self._is_new = False
+
+    def open(self, run: Run) -> None:
+        if not self._outlets:
+            self._outlets = outlets(self._path, show=self._show)
+        self._open.add(run.id)
+
+    def write(self, batch: Batch) -> None:
+        for block in batch:
+            self._curves.add(block)
+            self._is_new = True
+
+    def flush(self) -> None:
+        """Draw what is new, if it is time, or else as soon as it is."""
+        wait = self._due - time.monotonic()
+        if self._is_new and wait > 0:
+            scribe.flush_soon(self._later, wait)
+        elif self._is_new:
+            self._refresh()
+
+    def close(self, run: Run) -> None:
+        self._open.discard(run.id)
+        if self._open:
+            return
+        self._refresh()
+        if missing := self._curves.missing():
+            warnings.warn(f"PlotLogger: {missing}", UserWarning, stacklevel=2)
+
+    def _refresh(self) -> None:
+        start = time.monotonic()
+        panels = self._curves.panels()
+        frame = Frame(panels[: self._most], self._titled(len(panels)), self._picture)
+        for outlet in self._outlets if panels else ():
+            outlet.show(frame)
+        self._is_new = False
+        end = time.monotonic()
+        self._due = end + max(self._every, (end - start) / SHARE)
+
+    def _titled(self, count: int) -> str:
+        if count <= self._most:
+            return self._title
+        return f"{self._title} ({self._most} of {count} keys)".strip()
+
+
+class Later:
+    """A refresh that waits for its time. What it raises, the next one will."""
+
+    def __init__(self, writer: PlotWriter):
+        self._writer = writer
+
+    def flush(self) -> None:
+        with contextlib.suppress(Exception):
+            self._writer.flush()

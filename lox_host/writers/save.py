@@ -1,0 +1,53 @@
+"""The writer of `SaveLogger`."""
+
+import os
+
+from lox_host.store.folder import begun, check_mode
+from lox_host.store.session import Session
+from lox_host.writer import Batch, Run
+
+
+class SaveWriter:
+    """Write runs to a store.
+
+    A session begins with the first run and ends with the last: then its small frames are
+    joined. A run that is opened later begins another one.
+
+    Args:
+        path: The folder of the store.
+        mode: `"a"` adds to what is there, `"w"` first removes what lox wrote there before,
+            `"x"` raises if there is a store.
+    """
+
+    def __init__(self, path: str | os.PathLike, mode: str = "a"):
+        check_mode(mode)
+        # Runs are opened later, and the process may be in another folder by then.
+        self._path, self._mode = os.path.abspath(os.path.expanduser(path)), mode
+        self._session: Session | None = None
+        self._open: set[int] = set()
+
+    def open(self, run: Run) -> None:
+        """Begin a run, and a session if there is none."""
+        if self._session is None:
+            self._session = Session(begun(self._path, self._mode, run.process, run.job))
+            self._mode = "a"
+        self._session.open(run)
+        self._open.add(run.id)
+
+    def write(self, batch: Batch) -> None:
+        """Take rows; they are on disk after the next `flush` at the latest."""
+        assert self._session is not None
+        self._session.append(batch)
+
+    def flush(self) -> None:
+        """Give all rows to the operating system: they outlive the process."""
+        if self._session is not None:
+            self._session.flush()
+
+    def close(self, run: Run) -> None:
+        """End a run, and with the last one the session."""
+        self._open.discard(run.id)
+        self.flush()
+        if not self._open and self._session is not None:
+            session, self._session = self._session, None
+            session.end()

@@ -1,0 +1,75 @@
+"""The writer of `TensorBoardLogger`."""
+
+import itertools as it
+import os
+import socket
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from lox_host.writer import Batch, Run
+from lox_host.writers._events import Events
+from lox_host.writers._tracker_rows import Flat, flat
+from lox_host.writers._trackers import parameters, title
+
+
+class TensorBoardWriter:
+    """The back end of `TensorBoardLogger`."""
+
+    def __init__(
+        self,
+        dir: str | os.PathLike,
+        images: Iterable[str] = (),
+        texts: Iterable[str] = (),
+    ):
+        self._dir = Path(dir).expanduser().absolute()
+        self._events = Events(images, texts)
+        self._files: dict[int, Any] = {}
+        self._counts: dict[int, Counter[str]] = {}
+
+    def open(self, run: Run) -> None:
+        folder = _new_folder(self._dir, title(run))
+        name = f"events.out.tfevents.{int(run.start)}.{socket.gethostname()}.{os.getpid()}"
+        file = self._events.file((folder / name).open("xb"))
+        self._files[run.id], self._counts[run.id] = file, Counter()
+        file.write(self._events.version())
+        if run.config:
+            file.write(self._events.config(parameters(run.config), run.start))
+        file.flush()
+
+    def write(self, batch: Batch) -> None:
+        for row in flat(batch):
+            at = self._steps(row)
+            by_step: dict[int, list[Any]] = {}
+            for key, value in self._events.values(row):
+                by_step.setdefault(at[key], []).append(value)
+            for step, values in by_step.items():
+                self._files[row.run].write(self._events.event(step, values))
+
+    def flush(self) -> None:
+        for file in self._files.values():
+            file.flush()
+
+    def close(self, run: Run) -> None:
+        self._files.pop(run.id).close()
+        del self._counts[run.id]
+
+    def _steps(self, row: Flat) -> dict[str, int]:
+        """At which step each value of a row is."""
+        names = [*row.numbers, *row.arrays, *row.beside]
+        counts = self._counts[row.run]
+        counts.update(names)
+        if row.place is None:
+            return {name: counts[name] - 1 for name in names}
+        return dict.fromkeys(names, row.place)
+
+
+def _new_folder(parent: Path, name: str) -> Path:
+    folder, number = parent / name, it.count(2)
+    while True:
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            folder = parent / f"{name}-{next(number)}"

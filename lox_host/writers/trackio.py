@@ -1,0 +1,54 @@
+"""The writer of `TrackioLogger`."""
+
+import contextvars
+from typing import Any
+
+from lox_host.extras import imported
+from lox_host.writer import Batch, Run
+from lox_host.writers._tracker_rows import flat
+from lox_host.writers._trackers import histograms, outside, plain, title
+
+# Names that trackio has for itself.
+RESERVED = {"project", "run", "timestamp", "step", "time", "metrics"}
+
+
+class TrackioWriter:
+    """The back end of `TrackioLogger`."""
+
+    def __init__(self, project: str, **init_kwargs: Any):
+        self._trackio = imported("trackio", "TrackioLogger", "trackio")
+        self._options = {
+            "project": project,
+            "embed": False,
+            "auto_log_gpu": False,
+            "auto_log_cpu": False,
+            **init_kwargs,
+        }
+        self._runs: dict[int, Any] = {}
+
+    def open(self, run: Run) -> None:
+        options = {"group": run.group, "config": plain(run.config), **self._options}
+        options["name"] = title(run, self._options.get("name"))
+        # In a context of its own, or it would end the run before.
+        context = contextvars.Context()
+        self._runs[run.id] = context.run(self._trackio.init, **options)
+
+    def write(self, batch: Batch) -> None:
+        for row in flat(batch):
+            data = {**row.numbers, **row.beside, **outside(row.arrays)}
+            for key, histogram in histograms(row.arrays).items():
+                data[key] = self._trackio.Histogram(np_histogram=histogram)
+            named = {_name(key): value for key, value in data.items()}
+            self._runs[row.run].log(named, step=row.place)
+
+    def flush(self) -> None:
+        """There is nothing to do: trackio has a thread of its own, which writes."""
+
+    def close(self, run: Run) -> None:
+        self._runs.pop(run.id).finish()
+
+
+def _name(key: str) -> str:
+    if key in RESERVED:
+        return f"{key}_"
+    return f"_{key.lstrip('_')}" if key.startswith("__") else key

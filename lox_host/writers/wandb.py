@@ -1,0 +1,77 @@
+"""The writer of `WandbLogger`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lox_host.extras import imported
+from lox_host.writer import Batch, Run
+from lox_host.writers._tracker_rows import Flat, flat
+from lox_host.writers._trackers import histograms, outside, plain, title
+
+# What wandb does for each run beside taking its rows is too much for hundreds of them.
+CHEAP = {"silent": True, "console": "off", "x_disable_stats": True}
+# Names that wandb has for itself.
+RESERVED = {"_step", "_runtime", "_timestamp", "_wandb"}
+
+
+class WandbWriter:
+    """The back end of `WandbLogger`."""
+
+    def __init__(self, **init_kwargs: Any):
+        self._wandb = imported("wandb", "WandbLogger", "wandb")
+        self._options = init_kwargs
+        self._runs: dict[int, Any] = {}
+        self._defined: dict[int, set[str]] = {}
+
+    def open(self, run: Run) -> None:
+        names = {"name": title(run, self._options.get("name"))}
+        if "id" in self._options:
+            names["id"] = title(run, self._options["id"])
+        self._runs[run.id] = self._wandb.init(
+            **{
+                "group": run.group,
+                "reinit": "create_new",
+                "config": plain(run.config),
+                **self._options,
+                **names,
+                "settings": self._settings(),
+            }
+        )
+        self._defined[run.id] = set()
+
+    def write(self, batch: Batch) -> None:
+        for row in flat(batch):
+            data = {**row.numbers, **row.all_steps, **outside(row.arrays)}
+            for key, histogram in histograms(row.arrays).items():
+                data[key] = self._wandb.Histogram(np_histogram=histogram)
+            self._define(row)
+            self._runs[row.run].log({_name(key): value for key, value in data.items()})
+
+    def flush(self) -> None:
+        """There is nothing to do: wandb has a process of its own, which writes."""
+
+    def close(self, run: Run) -> None:
+        del self._defined[run.id]
+        self._runs.pop(run.id).finish()
+
+    def _settings(self) -> Any:
+        given = self._options.get("settings") or {}
+        if not isinstance(given, Mapping):
+            given = {name: getattr(given, name) for name in given.model_fields_set}
+        # To list what is installed takes wandb long, and one of the runs will do.
+        first = {"x_save_requirements": not self._runs}
+        return self._wandb.Settings(**{**CHEAP, **first, **given})
+
+    def _define(self, row: Flat) -> None:
+        """Say against what the keys of a row are plotted, if it is not known yet."""
+        if row.axis is None:
+            return
+        # A star would mean all keys that begin so.
+        keys = {key for key in (*row.numbers, *row.arrays) if "*" not in key}
+        for key in keys - self._defined[row.run]:
+            self._runs[row.run].define_metric(_name(key), step_metric=_name(row.axis))
+        self._defined[row.run] |= keys
+
+
+def _name(key: str) -> str:
+    return f"{key}_" if key in RESERVED else key
