@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from lox._core.log import log_effect, relog
 from lox._core.record import Record
 from lox._logdict.logdict import logdict
-from lox._rows.accumulator import Reduced, finished, reduced
+from lox._rows.accumulator import Accumulator, finished, reduced
 from lox._rows.loop_carry import shortened
 from lox._rows.merge import Entry, without_ghosts
 from lox._rows.reductions import reduction_named
@@ -89,7 +89,7 @@ class Collect:
         stands_apart = self.apart or isinstance(asked, Apart)
         return entry_key(key, asked) if stands_apart else key
 
-    def _thinned(self, key: str, rows: Rows) -> tuple[Reduced, Rows]:
+    def _thinned(self, key: str, rows: Rows) -> tuple[Accumulator, Rows]:
         """Count a row, and keep it if it is one of every `interval` rows."""
         offset = self.offsets.get(key, jnp.zeros(rows.batch, jnp.int32))
         check_batch(key, rows, rows.replace(batch=offset.shape))
@@ -189,7 +189,7 @@ class Collect:
         }
 
     def _finished(self, key: str, rows: Entry) -> Rows:
-        if isinstance(rows, Reduced):
+        if isinstance(rows, Accumulator):
             return finished(rows)
         if self.interval is not None:
             rows = shortened(key, rows, -(-rows.bound // self.interval))

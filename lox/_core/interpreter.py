@@ -119,8 +119,11 @@ class Handler(Protocol):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Walk:
-    """Evaluates programs with a handler: `walk(jaxpr, *args)` gives outputs and logs."""
+class Interpreter:
+    """Evaluates programs with a handler.
+
+    `interpreter(jaxpr, *args)` returns the outputs and the logs.
+    """
 
     handler: Any
 
@@ -130,7 +133,7 @@ class Walk:
         A derivative that is infinite would otherwise spoil the gradient of a loop, even
         though nobody asks for it.
         """
-        outs, logs = self._walk(jaxpr, *args)
+        outs, logs = self._evaluate(jaxpr, *args)
         return outs, jax.tree.map(_constant, logs)
 
     def iterate(self, jaxpr: ClosedJaxpr, *args: Any) -> tuple[list, logdict]:
@@ -139,16 +142,16 @@ class Walk:
         An input that is logged as it is has no derivative to be afraid of, and JAX need
         not copy it out of the loop as long as it is the input itself.
         """
-        outs, logs = self._walk(jaxpr, *args)
+        outs, logs = self._evaluate(jaxpr, *args)
 
         def stop(x):
             return x if any(x is given for given in args) else _constant(x)
 
         return outs, jax.tree.map(stop, logs)
 
-    def _walk(self, jaxpr: ClosedJaxpr, *args: Any) -> tuple[list, logdict]:
+    def _evaluate(self, jaxpr: ClosedJaxpr, *args: Any) -> tuple[list, logdict]:
         jaxpr = _compat.close(jaxpr)
-        walk, program = self, jaxpr.jaxpr
+        interpreter, program = self, jaxpr.jaxpr
         if not self.handler.concerns(program):
             return eval_jaxpr(program, jaxpr.consts, *args), logdict()
         env = dict(zip(program.constvars, jaxpr.consts, strict=True))
@@ -168,7 +171,7 @@ class Walk:
             for key, rows in logs.items():
                 collected.setdefault(key, []).append(rows)
 
-        def catch_up(walk: Walk, i: float) -> Walk:
+        def catch_up(interpreter: Interpreter, i: float) -> Interpreter:
             """Evaluate what comes before equation `i`, and hand over its records."""
             logged = {
                 atom
@@ -185,8 +188,8 @@ class Walk:
             if pending:
                 outs = _compat.evaluate(program, pending, outvars, env)
                 env.update(zip(outvars, outs, strict=True))
-            for logs in walk._hand_over(records, read_lasting) if records else ():
-                walk = walk.after(logs)
+            for logs in interpreter._hand_over(records, read_lasting) if records else ():
+                interpreter = interpreter.after(logs)
                 collect(logs)
             for eqn in (*pending, *records):
                 for atom in eqn.invars:
@@ -194,7 +197,7 @@ class Walk:
                         env.pop(atom, None)
             pending.clear()
             records.clear()
-            return walk
+            return interpreter
 
         for i, eqn in enumerate(program.eqns):
             if not self.handler.concerns(eqn):
@@ -203,56 +206,56 @@ class Walk:
             if eqn.primitive is log_p:
                 records.append(eqn)
                 # What is logged may be given away before the others are.
-                walk = catch_up(walk, i + 1) if donates else walk
+                interpreter = catch_up(interpreter, i + 1) if donates else interpreter
                 continue
-            walk = catch_up(walk, i)
+            interpreter = catch_up(interpreter, i)
             with _compat.at(eqn):
-                outs, logs = walk._apply(eqn, [read(atom) for atom in eqn.invars])
-            walk = walk.after(logs)
+                outs, logs = interpreter._apply(eqn, [read(atom) for atom in eqn.invars])
+            interpreter = interpreter.after(logs)
             env.update(zip(eqn.outvars, outs, strict=True))
             collect(logs)
-        catch_up(walk, len(program.eqns))
+        catch_up(interpreter, len(program.eqns))
         outs = [read(atom) for atom in program.outvars]
         rows = {key: merge(key, parts) for key, parts in collected.items()}
         return outs, logdict.of(rows)
 
-    def after(self, entries: Mapping[str, Any]) -> "Walk":
+    def after(self, entries: Mapping[str, Any]) -> "Interpreter":
         """Go on after something has been logged."""
-        return Walk(self.handler.after(entries))
+        return Interpreter(self.handler.after(entries))
 
-    def pooling(self, loop: JaxprEqn, logs: Callable[[], logdict]) -> "Walk | None":
+    def pooling(self, loop: JaxprEqn, logs: Callable[[], logdict]) -> "Interpreter | None":
         """Go on inside a loop in which rows wait for others. None: they don't."""
         handler = self.handler.pooling(loop, logs)
-        return None if handler is None else Walk(handler)
+        return None if handler is None else Interpreter(handler)
 
-    def batched(self, size: int) -> "Walk":
+    def batched(self, size: int) -> "Interpreter":
         """Go on inside a `vmap`."""
-        return Walk(self.handler.batched(size))
+        return Interpreter(self.handler.batched(size))
 
-    def unbatched(self, batched: "Walk") -> "Walk | None":
+    def unbatched(self, batched: "Interpreter") -> "Interpreter | None":
         """Go on for all examples, given which arrays are one for each of them."""
         handler = self.handler.unbatched(batched.handler)
-        return None if handler is None else Walk(handler)
+        return None if handler is None else Interpreter(handler)
 
-    def per_device(self, eqn: JaxprEqn) -> "Walk":
+    def per_device(self, eqn: JaxprEqn) -> "Interpreter":
         """Which axis of its arrays is that of the devices of a `shard_map`; -1: none."""
-        return Walk(self.handler.per_device(list(records_in(eqn.params))))
+        return Interpreter(self.handler.per_device(list(records_in(eqn.params))))
 
-    def on_device(self) -> "Walk":
+    def on_device(self) -> "Interpreter":
         """Go on where we are now; inside a `shard_map`, each device by itself."""
-        return jax.tree.map(_compat.varied, Walk(self.handler.on_device()))
+        return jax.tree.map(_compat.varied, Interpreter(self.handler.on_device()))
 
-    def only(self, keys: frozenset[str]) -> "Walk":
+    def only(self, keys: frozenset[str]) -> "Interpreter":
         """Collect no other keys."""
-        return Walk(self.handler.only(keys))
+        return Interpreter(self.handler.only(keys))
 
-    def quiet(self) -> "Walk":
+    def quiet(self) -> "Interpreter":
         """Collect the same, and let nothing go on outward."""
-        return Walk(self.handler.quiet())
+        return Interpreter(self.handler.quiet())
 
     def forward(self, jaxpr: ClosedJaxpr, *args: Any) -> list:
         """Evaluate a program whose records belong to whoever listens here."""
-        return Walk(Forward())(jaxpr, *args)[0]
+        return Interpreter(Forward())(jaxpr, *args)[0]
 
     def forwarded(self, fun: Callable) -> Callable:
         return lambda *args: interpret(fun, Forward(), *args)[0]
@@ -262,9 +265,9 @@ class Walk:
         with _context.captured() if self.handler.captures else contextlib.nullcontext():
             return trace(fun, *args, **kwargs)
 
-    def collecting(self, capacity: int | None = None) -> "Walk":
+    def collecting(self, capacity: int | None = None) -> "Interpreter":
         """Collect the same, and deliver nothing."""
-        return Walk(self.handler.collecting(capacity))
+        return Interpreter(self.handler.collecting(capacity))
 
     def deliver(self, logs: logdict, iterations: Any) -> logdict:
         """Deliver what has been collected in a chunk, and return what is left."""
@@ -282,7 +285,7 @@ class Walk:
 
     def _hand_over(self, eqns: list[JaxprEqn], read: Callable) -> list[dict[str, Entry]]:
         """Hand over the records of some equations, and deliver them together."""
-        walk, parts = self, []
+        interpreter, parts = self, []
         for eqn in eqns:
             arrays = [
                 _compat.constant(atom)
@@ -292,8 +295,8 @@ class Walk:
             ]
             (record,) = jax.tree.unflatten(eqn.params["form"], arrays)
             with _compat.at(eqn):
-                parts.append(walk.handler(record, Where(eqn)))
-            walk = walk.after(parts[-1])
+                parts.append(interpreter.handler(record, Where(eqn)))
+            interpreter = interpreter.after(parts[-1])
         return self.handler.deliver(parts, 0)
 
 
@@ -343,9 +346,9 @@ def interpret(
     fun: Callable, handler: Handler, *args: Any, **kwargs: Any
 ) -> tuple[Any, logdict]:
     """Call `fun`, its records in the hands of `handler`."""
-    walk = Walk(handler)
-    traced = walk.trace(fun, *args, **kwargs)
-    outs, logs = walk(traced.jaxpr, *traced.args)
+    interpreter = Interpreter(handler)
+    traced = interpreter.trace(fun, *args, **kwargs)
+    outs, logs = interpreter(traced.jaxpr, *traced.args)
     return traced.output(outs), logs
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from lox._core.collect import Collect
-from lox._core.interpreter import Traced, Walk, check, records_in
+from lox._core.interpreter import Interpreter, Traced, check, records_in
 from lox._core.log import names_in
 from lox._core.record import Record
 
@@ -29,7 +29,7 @@ def listening(
     transformation: str, handler: Collect, fun: Callable, *args: Any, **kwargs: Any
 ) -> tuple[Traced, Collect]:
     """Trace a function for a transformation, and prepare its handler for what it logs."""
-    traced = Walk(handler).trace(fun, *args, **kwargs)
+    traced = Interpreter(handler).trace(fun, *args, **kwargs)
     check(traced.jaxpr.jaxpr)
     records = list(records_in(traced.jaxpr))
     _warn_of_no_match(transformation, handler, records)

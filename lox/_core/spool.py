@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from lox._core.collect import Collect
-from lox._core.interpreter import Walk
+from lox._core.interpreter import Interpreter
 from lox._core.log import check_function
 from lox._core.options import check_positive, check_prefix, listening, selection
 from lox._core.transform import transformed
@@ -91,7 +91,7 @@ def spool_into(
 ) -> tuple[Any, Any]:
     """Call `fun`, and return what it logs in a form that is made of the entries."""
     traced, handler = listening("lox.spool", handler, fun, *args, **kwargs)
-    outs, logs = Walk(handler).on_device()(traced.jaxpr, *traced.args)
+    outs, logs = Interpreter(handler).on_device()(traced.jaxpr, *traced.args)
     return traced.output(outs), form(handler.finished(logs))
 
 

@@ -33,8 +33,8 @@ def stage(fun: Callable, *args: Any) -> Staged:
     return Staged(jaxpr, shape, jax.tree.leaves(args))
 
 
-def stage_walk(walk, jaxpr, *args) -> Staged:
-    return stage(lambda walk, *args: walk(jaxpr, *args), walk, *args)
+def stage_program(interpreter, jaxpr, *args) -> Staged:
+    return stage(lambda interpreter, *args: interpreter(jaxpr, *args), interpreter, *args)
 
 
 def alike(branches: Sequence[Staged], index: Any) -> Sequence[Staged]:

@@ -789,7 +789,7 @@ def name_of(eqn: JaxprEqn) -> str:
 
 
 def inner_jit_options(params: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """The options of `jax.jit` for `fun(walk, *args) -> (outs, logs)`, hashable."""
+    """The options of `jax.jit` for `fun(interpreter, *args) -> (outs, logs)`, hashable."""
     donated = [i + 1 for i, is_donated in enumerate(params["donated_invars"]) if is_donated]
     options = {
         "donate_argnums": tuple(donated),

@@ -23,7 +23,7 @@ from lox._rows.rows import (
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Reduced:
+class Accumulator:
     """What the rows of one key have been reduced to so far.
 
     Attributes:
@@ -57,23 +57,23 @@ class Reduced:
 
     def form(self) -> tuple:
         """All that is known before the program runs, in the order of the attributes."""
-        return Reduced, *(getattr(self, field) for field in _STATIC)
+        return Accumulator, *(getattr(self, field) for field in _STATIC)
 
-    def replace(self, **changes: Any) -> "Reduced":
+    def replace(self, **changes: Any) -> "Accumulator":
         return dataclasses.replace(self, **changes)
 
-    def without_batch_axis(self) -> "Reduced":
+    def without_batch_axis(self) -> "Accumulator":
         """The same when the first batch axis has become one in front."""
         return self.replace(batch=self.batch[1:], outer=max(self.outer - 1, 0))
 
-    def map(self, fun: Callable, **changes: Any) -> "Reduced":
+    def map(self, fun: Callable, **changes: Any) -> "Accumulator":
         return jax.tree.map(fun, self).replace(**changes)
 
 
-_STATIC = [f.name for f in dataclasses.fields(Reduced) if f.metadata.get("static")]
+_STATIC = [f.name for f in dataclasses.fields(Accumulator) if f.metadata.get("static")]
 
 
-def reduced(key: str, rows: Rows, reduction: Reduction) -> Reduced:
+def reduced(key: str, rows: Rows, reduction: Reduction) -> Accumulator:
     """A single row, on its way to be reduced."""
     leaves, treedef = jax.tree.flatten(rows.value)
     for leaf in leaves:
@@ -86,7 +86,7 @@ def reduced(key: str, rows: Rows, reduction: Reduction) -> Reduced:
             ) from None
     n = len(rows.batch)
     forms = tuple((leaf.shape[n:], leaf.dtype) for leaf in leaves)
-    one = Reduced(
+    one = Accumulator(
         value=[_over_batch(reduction.lift, n)(jnp.asarray(leaf)) for leaf in leaves],
         steps=rows.steps,
         valid=rows.valid,
@@ -105,7 +105,7 @@ def reduced(key: str, rows: Rows, reduction: Reduction) -> Reduced:
     return one.replace(value=_where(rows.valid, one.value, nothing.value))
 
 
-def empty(like: Reduced) -> Reduced:
+def empty(like: Accumulator) -> Accumulator:
     """No row at all, of the form of `like`."""
     rows = [jnp.zeros(shape, dtype) for shape, dtype in like.row[1]]
     value = jax.tree.map(
@@ -119,7 +119,7 @@ def empty(like: Reduced) -> Reduced:
     return like.replace(value=value, steps=steps, masks=masks, valid=valid)
 
 
-def combine(key: str, parts: Sequence[Reduced]) -> Reduced:
+def combine(key: str, parts: Sequence[Accumulator]) -> Accumulator:
     """Reduce earlier and later rows together."""
     target = form(key, parts)
     paths = tuple(path for part in parts for path in part.paths)
@@ -128,7 +128,7 @@ def combine(key: str, parts: Sequence[Reduced]) -> Reduced:
     return total.replace(paths=paths, valid=None if surely else total.valid)
 
 
-def either(key: str, parts: Sequence[Reduced | None]) -> Reduced:
+def either(key: str, parts: Sequence[Accumulator | None]) -> Accumulator:
     """The form in which exactly one of `parts` (None: no rows) leaves a `cond`."""
     target = form(key, [part for part in parts if part is not None])
     surely = all(part is not None and part.valid is None for part in parts)
@@ -158,7 +158,7 @@ def _inside(paths: Sequence[tuple[Branch, ...]], cond: int, index: int) -> list:
     ]
 
 
-def form(key: str, parts: Sequence[Reduced]) -> Reduced:
+def form(key: str, parts: Sequence[Accumulator]) -> Accumulator:
     """The form that holds any of `parts`, with abstract arrays."""
     first, widest = parts[0], max(parts, key=lambda part: len(part.batch))
     for part in parts:
@@ -183,7 +183,7 @@ def form(key: str, parts: Sequence[Reduced]) -> Reduced:
     )
 
 
-def fit(part: Reduced | None, target: Reduced) -> Reduced:
+def fit(part: Accumulator | None, target: Accumulator) -> Accumulator:
     """Bring an accumulator into the form of `target`. None: no row at all."""
     nothing = empty(target)
     if part is None:
@@ -206,14 +206,14 @@ def fit(part: Reduced | None, target: Reduced) -> Reduced:
     )
 
 
-def _combine(a: Reduced, b: Reduced) -> Reduced:
+def _combine(a: Accumulator, b: Accumulator) -> Accumulator:
     join = _over_batch(a.reduction.combine, len(a.batch))
     value = [join(x, y) for x, y in zip(a.value, b.value, strict=True)]
     steps, masks = _where(b.valid, (b.steps, b.masks), (a.steps, a.masks))
     return a.replace(value=value, steps=steps, masks=masks, valid=a.valid | b.valid)
 
 
-def finished(rows: Reduced) -> Rows:
+def finished(rows: Accumulator) -> Rows:
     """The value that the rows were reduced to, as one row."""
     treedef, forms = rows.row
     finish = _over_batch(rows.reduction.finish, len(rows.batch))
@@ -235,7 +235,7 @@ def finished(rows: Reduced) -> Rows:
     )
 
 
-def _check(key: str, first: Reduced, other: Reduced) -> None:
+def _check(key: str, first: Accumulator, other: Accumulator) -> None:
     if first.reduction != other.reduction:
         raise ValueError(
             f"{key!r} is reduced by {first.reduction.name} at {first.where} and by "
@@ -250,7 +250,7 @@ def _check(key: str, first: Reduced, other: Reduced) -> None:
         )
 
 
-def _described(rows: Reduced) -> str:
+def _described(rows: Accumulator) -> str:
     treedef, forms = rows.row
     leaves = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in forms]
     return describe(jax.tree.unflatten(treedef, leaves))

@@ -10,7 +10,7 @@ from jax import lax
 
 from lox._jax import compat as _compat
 from lox._logdict.logdict import logdict
-from lox._rows.accumulator import Reduced, form
+from lox._rows.accumulator import Accumulator, form
 from lox._rows.merge import fitted, is_handed_on, merge
 from lox._rows.rows import Rows, common, conform, counted, mask_over
 
@@ -55,7 +55,7 @@ class Gathering:
             buffers[key] = push(buffer, conform(rows.pop(key), row), self.rooms[key])
         return _for_each_device((totals, buffers)), logdict.of(rows)
 
-    def finish(self, state: State, length: int | None) -> dict[str, Rows | Reduced]:
+    def finish(self, state: State, length: int | None) -> dict[str, Rows | Accumulator]:
         """What has been gathered after `length` iterations. None: nobody knows."""
         totals, buffers = state
         gathered = dict(totals)
@@ -78,9 +78,9 @@ class Gathering:
             gathered[key] = rows
         return gathered
 
-    def _reduced(self) -> dict[str, Reduced]:
+    def _reduced(self) -> dict[str, Accumulator]:
         rows = self.logs.rows()
-        return {key: own for key, own in rows.items() if isinstance(own, Reduced)}
+        return {key: own for key, own in rows.items() if isinstance(own, Accumulator)}
 
     def _total(self, key: str) -> Any:
         own: Any = self.logs.rows()[key]

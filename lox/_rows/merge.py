@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from lox._rows.accumulator import Reduced, combine, either, fit
+from lox._rows.accumulator import Accumulator, combine, either, fit
 from lox._rows.rows import Branch, Rows, common, concatenate, conform, mask_over
 
-# `Rows`, or `Reduced` if the key is reduced, or something that is handed on from one part
-# of a program to the next: then the last one is what there is.
+# `Rows`, or an `Accumulator` if the key is reduced, or something that is handed on from one
+# part of a program to the next: then the last one is what there is.
 Entry = Any
 
 
@@ -53,12 +53,12 @@ def _merge(key: str, parts: Sequence[Rows], depth: int) -> Rows:
 
 
 def is_handed_on(entry: Entry) -> bool:
-    return not isinstance(entry, Rows | Reduced)
+    return not isinstance(entry, Rows | Accumulator)
 
 
 def are_reduced(key: str, parts: Sequence[Entry]) -> bool:
     """Whether the key is reduced, in all parts or in none."""
-    reduced = [part for part in parts if isinstance(part, Reduced)]
+    reduced = [part for part in parts if isinstance(part, Accumulator)]
     kept = [part for part in parts if isinstance(part, Rows)]
     if reduced and kept:
         raise ValueError(
@@ -87,7 +87,7 @@ def fitted(part: Entry | None, target: Entry) -> Entry:
     """Bring a part into the form that `alternatives` found."""
     if is_handed_on(target):
         return part
-    return fit(part, target) if isinstance(target, Reduced) else conform(part, target)
+    return fit(part, target) if isinstance(target, Accumulator) else conform(part, target)
 
 
 def _fold(key: str, parts: Sequence[Rows], depth: int) -> Rows:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from lox._rows.accumulator import Reduced, combine, empty, finished, fit, form, reduced
+from lox._rows.accumulator import Accumulator, combine, empty, finished, fit, form, reduced
 from lox._rows.reductions import Reduction, reduction_named
 from lox._rows.rows import Rows
 
@@ -65,7 +65,7 @@ def _over_time(key: str, reduction: Reduction, rows: Rows) -> Rows:
     masks = {_MASK + name: mask for name, mask in rows.masks.items()}
     columns = rows.value, {**rows.steps, **masks}, rows.valid
 
-    def lift(columns) -> Reduced:
+    def lift(columns) -> Accumulator:
         value, steps, valid = columns
         row = Rows(value, steps, valid, batch=rows.batch, tags=rows.tags)
         return reduced(key, row, reduction)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from lox._core.handlers import Idle, Passing
-from lox._core.interpreter import Walk, trace
+from lox._core.interpreter import Interpreter, trace
 from lox._core.log import check_function
 from lox._core.record import Record
 from lox._core.rules.table import rules
@@ -62,10 +62,10 @@ def _count(title: str, fun: Callable, *args: Any, **kwargs: Any) -> Any:
     program = _compat.close(traced.jaxpr).jaxpr
     display = Display(Bar(title, _expected(program)))
     begin = Count(new_token(), display).tell("begin", 0) if _loops(program) else {}
-    walk = Walk(Count(new_token(), display)).on_device().after(begin)
-    outs, logs = walk(traced.jaxpr, *traced.args)
+    interpreter = Interpreter(Count(new_token(), display)).on_device().after(begin)
+    outs, logs = interpreter(traced.jaxpr, *traced.args)
     if begin:
-        walk.after(logs.rows()).handler.tell("end", 0)
+        interpreter.after(logs.rows()).handler.tell("end", 0)
     return traced.output(outs)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from lox._core.collect import Collect
 from lox._core.handlers import Tap
-from lox._core.interpreter import Walk
+from lox._core.interpreter import Interpreter
 from lox._core.log import check_function
 from lox._core.options import check_positive, check_prefix, listening, selection
 from lox._core.transform import transformed
@@ -133,8 +133,8 @@ def _tap(
 ) -> Any:
     traced, collect = listening("lox.tap", collect, fun, *args, **kwargs)
     callback = listener.told(traced.jaxpr, collect.interval)
-    walk = Walk(Tap(collect, last_token(), run, callback, batch)).on_device()
-    outs, _ = walk(traced.jaxpr, *traced.args)
+    interpreter = Interpreter(Tap(collect, last_token(), run, callback, batch)).on_device()
+    outs, _ = interpreter(traced.jaxpr, *traced.args)
     return traced.output(outs)
 
 

@@ -12,7 +12,7 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-from lox._rows.accumulator import Reduced, reduced
+from lox._rows.accumulator import Accumulator, reduced
 from lox._rows.reductions import Reduction
 from lox._rows.rows import Rows
 
@@ -27,7 +27,7 @@ def new_token() -> Any:
     return np.zeros((), np.int32)
 
 
-def chained(token: Any) -> dict[str, Reduced]:
+def chained(token: Any) -> dict[str, Accumulator]:
     """What is logged of a host call that returned `token`."""
     return {_TOKEN: reduced(_TOKEN, Rows(token, {}), _adding)}
 

@@ -17,7 +17,7 @@ from jax.extend.core import JaxprEqn
 
 from lox._core.rules.loops import in_sequence
 from lox._core.rules.table import rule_for, signature
-from lox._core.staging import split, stage_walk
+from lox._core.staging import split, stage_program
 from lox._jax import compat as _compat
 from lox._logdict.logdict import logdict
 from lox._rows.merge import fitted
@@ -25,15 +25,15 @@ from lox._rows.rows import per_example
 
 
 @rule_for("custom_jvp_call")
-def _custom_jvp(walk, eqn, *args):
+def _custom_jvp(interpreter, eqn, *args):
     call = eqn.params["call_jaxpr"]
 
     @jax.custom_jvp
-    def fun(walk, *args):
-        return walk(call, *args)
+    def fun(interpreter, *args):
+        return interpreter(call, *args)
 
     def jvp(primals, tangents):
-        walk, *args = primals
+        interpreter, *args = primals
         live = _live(tangents[1:], lambda t: type(t) is not SymbolicZero)
 
         def original(args, tangents):
@@ -41,30 +41,30 @@ def _custom_jvp(walk, eqn, *args):
             outs, tangents = jax.jvp(_original(eqn, args, live), inputs, tangents)
             return outs, [t for t in tangents if _is_differentiable(t)]
 
-        def itself(walk, args, tangents):
-            return walk(call, *args)[1]
+        def itself(interpreter, args, tangents):
+            return interpreter(call, *args)[1]
 
         given = [tangents[1 + i] for i in live]
-        (outs, moving), logs = _settle(walk, original, itself, args, given)
+        (outs, moving), logs = _settle(interpreter, original, itself, args, given)
         moving = iter(moving)
         out_tangents = [next(moving) if _is_differentiable(x) else _zero(x) for x in outs]
         return (outs, logs), (out_tangents, jax.tree.map(_zero, logs))
 
     fun.defjvp(jvp, symbolic_zeros=True)
-    return fun(walk, *args)
+    return fun(interpreter, *args)
 
 
 @rule_for("custom_vjp_call", "custom_vjp_call_jaxpr")
-def _custom_vjp(walk, eqn, *args):
+def _custom_vjp(interpreter, eqn, *args):
     call = eqn.params["call_jaxpr"]
 
     @jax.custom_vjp
-    def fun(walk, *args):
-        return walk(call, *args)
+    def fun(interpreter, *args):
+        return interpreter(call, *args)
 
-    def forward(walk, *args):
-        walk = jax.tree.map(
-            lambda x: x.value, walk, is_leaf=lambda x: hasattr(x, "perturbed")
+    def forward(interpreter, *args):
+        interpreter = jax.tree.map(
+            lambda x: x.value, interpreter, is_leaf=lambda x: hasattr(x, "perturbed")
         )
         perturbed = _live(args, lambda x: x.perturbed and _is_differentiable(x.value))
         values = [x.value for x in args]
@@ -72,36 +72,36 @@ def _custom_vjp(walk, eqn, *args):
         def original(args):
             return jax.vjp(_original(eqn, args, perturbed), *[args[i] for i in perturbed])
 
-        def itself(walk, args):
-            return walk(call, *args)[1]
+        def itself(interpreter, args):
+            return interpreter(call, *args)[1]
 
-        (outs, pullback), logs = _settle(walk, original, itself, values)
+        (outs, pullback), logs = _settle(interpreter, original, itself, values)
         return (outs, logs), _Residual(pullback, perturbed)
 
     def backward(residual, cotangents):
         cts = [_zero(ct.aval) if type(ct) is SymbolicZero else ct for ct in cotangents[0]]
         # A rule may run a program that it traced in the forward pass, with records in it.
-        given = iter(walk.forwarded(lambda: residual.pullback(cts))())
+        given = iter(interpreter.forwarded(lambda: residual.pullback(cts))())
         return None, *(
             next(given) if i in residual.live else None for i in range(len(args))
         )
 
     fun.defvjp(forward, backward, symbolic_zeros=True)
-    return fun(walk, *args)
+    return fun(interpreter, *args)
 
 
 @rule_for("custom_vmap_call")
-def _custom_vmap(walk, eqn, *args):
+def _custom_vmap(interpreter, eqn, *args):
     call = eqn.params["call"]
 
     @jax.custom_batching.custom_vmap
-    def fun(walk, *args):
-        return walk(call, *args)
+    def fun(interpreter, *args):
+        return interpreter(call, *args)
 
     @fun.def_vmap
-    def rule(size, batched, walk, *args):
-        walk = walk.unbatched(batched[0])
-        if walk is None:
+    def rule(size, batched, interpreter, *args):
+        interpreter = interpreter.unbatched(batched[0])
+        if interpreter is None:
             raise NotImplementedError(
                 "A `custom_vmap` function that logs stands in a `cond` or `while_loop` "
                 "under two `vmap`s; lox cannot tell then for which examples it logs. Log "
@@ -112,32 +112,32 @@ def _custom_vmap(walk, eqn, *args):
         def original(*args):
             return jax.vmap(ft.partial(_compat.bind, eqn), axes, axis_size=size)(*args)
 
-        def itself(walk, *args):
-            return jax.vmap(ft.partial(walk, call), axes, axis_size=size)(*args)[1]
+        def itself(interpreter, *args):
+            return jax.vmap(ft.partial(interpreter, call), axes, axis_size=size)(*args)[1]
 
         adapt = ft.partial(per_example, size=size)
-        settled = _settle(walk.batched(size), original, itself, *args, adapt=adapt)
+        settled = _settle(interpreter.batched(size), original, itself, *args, adapt=adapt)
         return settled, jax.tree.map(lambda x: True, settled)
 
-    return fun(walk, *args)
+    return fun(interpreter, *args)
 
 
 @rule_for("custom_linear_solve")
-def _custom_linear_solve(walk, eqn, *args):
+def _custom_linear_solve(interpreter, eqn, *args):
     jaxprs, sizes = eqn.params["jaxprs"], eqn.params["const_lengths"]
     matvec, _, solve, transpose_solve, b = split(args, *sizes)
-    logs_of_solve = stage_walk(walk, jaxprs.solve, *solve, *b).shape[1]
+    logs_of_solve = stage_program(interpreter, jaxprs.solve, *solve, *b).shape[1]
 
     def apply_matvec(x):
-        return walk.forward(jaxprs.matvec, *matvec, *x)
+        return interpreter.forward(jaxprs.matvec, *matvec, *x)
 
     def apply_solve(_, b):
-        outs, logs = walk(jaxprs.solve, *solve, *b)
+        outs, logs = interpreter(jaxprs.solve, *solve, *b)
         return outs[: len(b)], (outs[len(b) :], logs)
 
     def apply_transpose(_, b):
         # What is logged here belongs to whoever is around the derivative.
-        outs = walk.forward(jaxprs.transpose_solve, *transpose_solve, *b)
+        outs = interpreter.forward(jaxprs.transpose_solve, *transpose_solve, *b)
         empty = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), logs_of_solve)
         return outs[: len(b)], (outs[len(b) :], empty)
 
@@ -153,28 +153,28 @@ def _custom_linear_solve(walk, eqn, *args):
 
 
 @rule_for("CustomRoot")
-def _custom_root(walk, eqn, *args):
+def _custom_root(interpreter, eqn, *args):
     root = eqn.params["_prim"]
     consts, *rest = jax.tree.unflatten(jax.tree.structure(root.in_avals), args)
 
-    def solve(walk_and_consts, guess):
-        walk, consts = walk_and_consts
-        outs, logs = walk(root.solve_jaxpr, *jax.tree.leaves((consts, guess)))
+    def solve(interpreter_and_consts, guess):
+        interpreter, consts = interpreter_and_consts
+        outs, logs = interpreter(root.solve_jaxpr, *jax.tree.leaves((consts, guess)))
         solution = jax.tree.unflatten(root.out_tree, outs)
         x, aux = solution if root.has_aux else (solution, ())
         return x, (aux, logs)
 
-    walk_avals = jax.tree.map(jax.typeof, walk)
-    in_avals = ((walk_avals, root.in_avals[0]), *root.in_avals[1:])
+    interpreter_avals = jax.tree.map(jax.typeof, interpreter)
+    in_avals = ((interpreter_avals, root.in_avals[0]), *root.in_avals[1:])
     rebuilt = type(root)(
-        walk.forwarded(root.f),
+        interpreter.forwarded(root.f),
         solve,
-        walk.forwarded(root.tangent_solve),
+        interpreter.forwarded(root.tangent_solve),
         jax.jit(solve).trace(*in_avals[:2]),
         in_avals,
         has_aux=True,
     )
-    x, (aux, logs) = rebuilt((walk, consts), *rest)
+    x, (aux, logs) = rebuilt((interpreter, consts), *rest)
     return jax.tree.leaves((x, aux)), logs
 
 
@@ -187,37 +187,39 @@ class _Residual:
     live: tuple[int, ...] = dataclasses.field(metadata={"static": True})
 
 
-def _settle(walk, rule: Callable, itself: Callable, *args, adapt: Callable = lambda x: x):
+def _settle(
+    interpreter, rule: Callable, itself: Callable, *args, adapt: Callable = lambda x: x
+):
     """Run the rule of a custom function, and find the logs of the function in it.
 
     A rule that calls its function logs what that logs: these are the function's logs.
     What else it logs goes on outward. For what it does not log, the function `itself`
     is run.
     """
-    traced = walk.trace(rule, *args)
-    collecting = walk.collecting(capacity=1)
+    traced = interpreter.trace(rule, *args)
+    collecting = interpreter.collecting(capacity=1)
     expected = _entries(itself, collecting, *args)
-    found = stage_walk(collecting, traced.jaxpr, *traced.args).shape[1].rows()
+    found = stage_program(collecting, traced.jaxpr, *traced.args).shape[1].rows()
     found = {key: jax.eval_shape(adapt, rows) for key, rows in found.items()}
     same = {
         key
         for key, rows in expected.items()
         if key in found and signature({key: rows}) == signature({key: found[key]})
     }
-    outs, logs = walk.only(frozenset(same))(traced.jaxpr, *traced.args)
+    outs, logs = interpreter.only(frozenset(same))(traced.jaxpr, *traced.args)
     parts = [logdict.of({key: adapt(own) for key, own in logs.rows().items()})]
     missing = frozenset(expected) - same
     if missing:
-        parts.append(itself(walk.after(logs.rows()).only(missing).quiet(), *args))
+        parts.append(itself(interpreter.after(logs.rows()).only(missing).quiet(), *args))
     rows = in_sequence(*parts).rows()
-    forms = _entries(itself, walk, *args)
+    forms = _entries(itself, interpreter, *args)
     logs = logdict.of({key: fitted(rows.get(key), form) for key, form in forms.items()})
     return traced.output(outs), logs
 
 
-def _entries(itself: Callable, walk, *args: Any) -> dict[str, Any]:
+def _entries(itself: Callable, interpreter, *args: Any) -> dict[str, Any]:
     """What a function logs, as abstract arrays."""
-    return jax.eval_shape(ft.partial(itself, walk.quiet()), *args).rows()
+    return jax.eval_shape(ft.partial(itself, interpreter.quiet()), *args).rows()
 
 
 def _original(eqn: JaxprEqn, args: Sequence[Any], live: Sequence[int]) -> Callable:

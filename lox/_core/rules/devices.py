@@ -15,21 +15,21 @@ from lox._core.rules.table import rule_for
 from lox._core.staging import Staged, stage
 from lox._jax import compat as _compat
 from lox._logdict.logdict import logdict
-from lox._rows.accumulator import Reduced, combine
+from lox._rows.accumulator import Accumulator, combine
 from lox._rows.merge import Entry
 from lox._rows.rows import Rows
 from lox._stream.token import is_token, same_everywhere
 
 
 @rule_for("shard_map")
-def _shard_map(walk, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
+def _shard_map(interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
     """Run a `shard_map`; returns its outputs, and its logs with an axis of devices.
 
     What is known to be the same on all devices comes without that axis.
     """
     axes = _compat.mapped_axes(eqn)
-    given, tree = jax.tree.flatten(walk)
-    places = jax.tree.leaves(walk.per_device(eqn))
+    given, tree = jax.tree.flatten(interpreter)
+    places = jax.tree.leaves(interpreter.per_device(eqn))
     in_specs = ([_spec(at, axes) for at in places], list(eqn.params["in_specs"]))
     staged: list[Staged] = []
     spread: set[str] = set()
@@ -38,8 +38,8 @@ def _shard_map(walk, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
         """What one device does."""
         pairs = zip(given, places, strict=True)
         own = [x if at < 0 else lax.squeeze(x, (at,)) for x, at in pairs]
-        walk = jax.tree.unflatten(tree, own).on_device()
-        outs, logs = walk(eqn.params["jaxpr"], *args)
+        interpreter = jax.tree.unflatten(tree, own).on_device()
+        outs, logs = interpreter(eqn.params["jaxpr"], *args)
         entries = same_everywhere(logs.rows())
         spread.update(_spread(entries, eqn))
         size = math.prod(axes.values())
@@ -66,8 +66,8 @@ def _shard_map(walk, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
 
 
 @rule_for("xla_pmap")
-def _pmap(walk, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
-    return walk(_compat.pmap_as_shard_map(eqn, *args), *args)
+def _pmap(interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
+    return interpreter(_compat.pmap_as_shard_map(eqn, *args), *args)
 
 
 def _spread(entries: Mapping[str, Entry], eqn: JaxprEqn) -> list[str]:
@@ -75,7 +75,7 @@ def _spread(entries: Mapping[str, Entry], eqn: JaxprEqn) -> list[str]:
     axes, is_known = _compat.mapped_axes(eqn).keys(), eqn.params["check_vma"]
 
     def differs(own: Entry) -> bool:
-        is_combined = isinstance(own, Reduced) and bool(own.reduction.devices)
+        is_combined = isinstance(own, Accumulator) and bool(own.reduction.devices)
         return is_combined or any(_compat.varying(x) & axes for x in jax.tree.leaves(own))
 
     return [
@@ -92,7 +92,7 @@ def _on_axis(own: Entry, size: int) -> Entry:
     """
     at = own.outer
     batch = (*own.batch[:at], size, *own.batch[at:])
-    if isinstance(own, Reduced):
+    if isinstance(own, Accumulator):
         return own.map(lambda x: lax.expand_dims(x, (at,)), batch=batch)
     count = None if own.count is None else lax.expand_dims(own.count, (at,))
     wide = own.map(lambda x: lax.expand_dims(x, (own.time + at,)), batch=batch)
@@ -118,7 +118,7 @@ def _spec(at: int, axes: dict[str, int]) -> PartitionSpec:
 
 def _combined(key: str, own: Entry) -> Entry:
     """The rows with those of all devices reduced to one, if the reduction asks for it."""
-    if not isinstance(own, Reduced) or not own.reduction.devices:
+    if not isinstance(own, Accumulator) or not own.reduction.devices:
         return own
     size, rest = own.batch[own.outer], list(own.batch)
     rest.pop(own.outer)
@@ -147,7 +147,7 @@ def _check_combined(key: str, given: Any, wanted: Any) -> None:
         )
 
 
-def _folded(own: Reduced) -> Reduced:
+def _folded(own: Accumulator) -> Accumulator:
     """Combine neighbours until one is left, in the order of the devices."""
     size = own.batch[0]
     if size == 1:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 
 from lox._core.handlers import Anchor, Drop, Mask, holds_records
-from lox._core.interpreter import Walk, records_in
+from lox._core.interpreter import Interpreter, records_in
 from lox._core.record import listed
 from lox._core.staging import split, stage
 from lox._jax import compat as _compat
@@ -34,7 +34,7 @@ def _anchored_scan(bind: Callable, *args, **params):
 
     def body(carry, x):
         counter, carry = carry
-        outs, _ = Walk(Anchor(counter))(jaxpr, *consts, *carry, *x)
+        outs, _ = Interpreter(Anchor(counter))(jaxpr, *consts, *carry, *x)
         carry, ys = split(outs, len(init))
         return (counter + 1, carry), ys
 
@@ -112,7 +112,7 @@ def _check_all_known(number: int, params: dict[str, Any]) -> None:
 
 
 def _without_records(jaxpr: Any) -> Any:
-    return stage(lambda *args: Walk(Drop())(jaxpr, *args)[0], *jaxpr.in_avals).jaxpr
+    return stage(lambda *args: Interpreter(Drop())(jaxpr, *args)[0], *jaxpr.in_avals).jaxpr
 
 
 # Whether the next differentiated `scan` is one that is anchored already.

@@ -14,7 +14,7 @@ from jax.extend.core import jaxpr_as_fun
 from jax.interpreters import batching
 
 from lox._core.handlers import Mask, holds_records
-from lox._core.interpreter import Walk
+from lox._core.interpreter import Interpreter
 from lox._core.staging import carry_predicate, split, stage
 from lox._jax import compat as _compat
 from lox._rows.rows import Branch
@@ -30,7 +30,7 @@ def _batched_cond(original: Callable, axis, args, dims, *, branches, **params):
 
     def masked(i: int, index, *operands):
         branch = Branch(number, i, len(branches))
-        return Walk(Mask(index == i, branch))(branches[i], *operands)[0]
+        return Interpreter(Mask(index == i, branch))(branches[i], *operands)[0]
 
     avals = [_compat.unbatched(index, axis.size, dims[0]), *branches[0].in_avals]
     new = tuple(stage(ft.partial(masked, i), *avals).jaxpr for i in range(len(branches)))
@@ -56,7 +56,7 @@ def _batched_while(original: Callable, axis, args, dims, **params):
 
     def masked(*args):
         running = args[sum(sizes)]
-        return Walk(Mask(running))(jaxpr, *args)[0]
+        return Interpreter(Mask(running))(jaxpr, *args)[0]
 
     cond_args, body_args, init = split(list(zip(args, dims, strict=True)), *sizes)
     values, axes = zip(*cond_args, *init, strict=True)

@@ -20,8 +20,7 @@ class Body:
     """One iteration of a `scan`.
 
     Attributes:
-        step: From a walk, the carry and a slice of the input to the carry, the output
-            and the logs.
+        step: `step(interpreter, carry, x)` returns the carry, the output and the logs.
         carry: The form of the carry, as abstract arrays.
         x: The form of a slice.
     """
@@ -31,24 +30,26 @@ class Body:
     x: list
 
 
-def scan(walk, body: Body, init: list, xs: list, length: int, options: dict[str, Any]):
+def scan(
+    interpreter, body: Body, init: list, xs: list, length: int, options: dict[str, Any]
+):
     """Run a `scan`; returns the carry, the outputs and the logs."""
     step, gathering = body.step, Gathering(logdict(), {})
-    if walk.handler.gathers:
-        staged = stage(step, walk, body.carry, body.x)
+    if interpreter.handler.gathers:
+        staged = stage(step, interpreter, body.carry, body.x)
         step = lambda *args: staged(*jax.tree.leaves(args))  # noqa: E731
         logs = staged.shape[2]
-        gathering = Gathering(logs, walk.handler.rooms(logs, length))
+        gathering = Gathering(logs, interpreter.handler.rooms(logs, length))
 
     def iterate(carry, x):
         carry, gathered = carry
-        carry, ys, logs = step(walk.after(gathered[0]), carry, x)
+        carry, ys, logs = step(interpreter.after(gathered[0]), carry, x)
         gathered, rows = gathering.add(gathered, logs)
         return (carry, gathered), (ys, rows)
 
     # A symbolic length is known from `xs` only.
     given = None if xs else length
-    start = init, gathering.start(walk.handler.handed_on())
+    start = init, gathering.start(interpreter.handler.handed_on())
     (carry, gathered), (ys, logs) = jax.lax.scan(iterate, start, xs, given, **options)
     entries = logs.rows().items()
     rows = {key: _in_time(own, length, options["reverse"]) for key, own in entries}
@@ -56,18 +57,18 @@ def scan(walk, body: Body, init: list, xs: list, length: int, options: dict[str,
     return carry, ys, logdict.of(_in_order(rows, gathering.logs))
 
 
-def rows_of(walk, step: Callable, *args: Any) -> int:
+def rows_of(interpreter, step: Callable, *args: Any) -> int:
     """How many rows of a key are collected in one step, at most."""
-    return _most_rows(logged(walk.collecting(), step, *args))
+    return _most_rows(logged(interpreter.collecting(), step, *args))
 
 
-def logged(walk, step: Callable, *args: Any) -> logdict:
+def logged(interpreter, step: Callable, *args: Any) -> logdict:
     """What is collected in one step, as abstract arrays."""
-    return stage(step, walk, *args).shape[-1]
+    return stage(step, interpreter, *args).shape[-1]
 
 
 def scan_in_chunks(
-    walk, body: Body, init, xs, length: int, options: dict[str, Any], size: int
+    interpreter, body: Body, init, xs, length: int, options: dict[str, Any], size: int
 ):
     """The same, and deliver what has been collected every `size` iterations."""
     size = min(size, length)
@@ -79,67 +80,66 @@ def scan_in_chunks(
     ]
 
     def chunk(size: int) -> Callable:
-        def step(walk, carry, xs):
-            carry, ys, logs = scan(walk.collecting(), body, carry, xs, size, options)
-            return carry, ys, walk.deliver(logs, size)
+        def step(interpreter, carry, xs):
+            carry, ys, logs = scan(interpreter.collecting(), body, carry, xs, size, options)
+            return carry, ys, interpreter.deliver(logs, size)
 
         return step
 
     block = [jax.eval_shape(lambda x: x[0], x) for x in blocks]
     outer = Body(chunk(size), body.carry, block)
     unrolled_inside = {**options, "unroll": 1}
-    carry, ys, logs = scan(walk, outer, init, blocks, number, unrolled_inside)
+    carry, ys, logs = scan(interpreter, outer, init, blocks, number, unrolled_inside)
     ys = [y.reshape(number * size, *y.shape[2:]) for y in ys]
     if not rest:
         return carry, ys, logs
     last = slice(0, rest) if options["reverse"] else slice(number * size, None)
-    walk = walk.after(logs.rows())
-    carry, zs, more = chunk(rest)(walk, carry, [x[last] for x in xs])
+    interpreter = interpreter.after(logs.rows())
+    carry, zs, more = chunk(rest)(interpreter, carry, [x[last] for x in xs])
     pairs = [(z, y) if options["reverse"] else (y, z) for y, z in zip(ys, zs, strict=True)]
     ys = [jax.lax.concatenate(pair, 0) for pair in pairs]
     return carry, ys, in_sequence(logs, more)
 
 
-def poured(walk, logs: logdict) -> logdict:
+def poured(interpreter, logs: logdict) -> logdict:
     """What is left of the logs of a loop when all that still waits has been delivered."""
     rows = logs.rows()
-    rest = walk.after(rows).handler.poured()
+    rest = interpreter.after(rows).handler.poured()
     kept = {key: own for key, own in rows.items() if not is_handed_on(own)}
     return in_sequence(logdict.of(kept), logdict.of(rest))
 
 
-def repeat(walk, eqn: JaxprEqn, ask: Callable, step: Callable, *args: list):
+def repeat(interpreter, eqn: JaxprEqn, ask: Callable, step: Callable, *args: list):
     """Run a `while`; returns the carry and the logs.
 
     Args:
-        walk: Evaluates what is inside.
+        interpreter: Evaluates what is inside.
         eqn: The equation whose parameters to use, but for the programs.
-        ask: From the walk, the constants of the predicate and the carry to the predicate.
-        step: From the walk, the constants of the body and the carry to the carry and the
-            logs.
+        ask: `ask(interpreter, cond_consts, carry)` returns the predicate.
+        step: `step(interpreter, body_consts, carry)` returns the carry and the logs.
         *args: The constants of the predicate, those of the body, and the carry.
     """
     cond_consts, body_consts, init = args
-    logs = stage(step, walk, body_consts, init).shape[1]
-    shape = stage(ask, walk, cond_consts, init).shape.shape
-    rooms = walk.handler.rooms(logs, None)
-    gathering = Gathering(logs, rooms, walk.handler.interval or 1, shape)
-    start = gathering.start(walk.handler.handed_on())
+    logs = stage(step, interpreter, body_consts, init).shape[1]
+    shape = stage(ask, interpreter, cond_consts, init).shape.shape
+    rooms = interpreter.handler.rooms(logs, None)
+    gathering = Gathering(logs, rooms, interpreter.handler.interval or 1, shape)
+    start = gathering.start(interpreter.handler.handed_on())
 
-    def run(walk, consts, carry, state):
-        carry, logs = step(walk.after(state[0]), consts, carry)
+    def run(interpreter, consts, carry, state):
+        carry, logs = step(interpreter.after(state[0]), consts, carry)
         return carry, gathering.add(state, logs)[0]
 
-    extra = jax.tree.leaves(walk)
+    extra = jax.tree.leaves(interpreter)
     params = {
         **eqn.params,
         "cond_nconsts": len(extra) + len(cond_consts),
         "body_nconsts": len(extra) + len(body_consts),
         "cond_jaxpr": stage(
-            lambda walk, consts, carry, state: ask(walk, consts, carry),
-            walk, cond_consts, init, start,
+            lambda interpreter, consts, carry, state: ask(interpreter, consts, carry),
+            interpreter, cond_consts, init, start,
         ).jaxpr,
-        "body_jaxpr": stage(run, walk, body_consts, init, start).jaxpr,
+        "body_jaxpr": stage(run, interpreter, body_consts, init, start).jaxpr,
     }  # fmt: skip
     state, tree = jax.tree.flatten(start)
     operands = [*extra, *cond_consts, *extra, *body_consts, *init, *state]
@@ -148,30 +148,34 @@ def repeat(walk, eqn: JaxprEqn, ask: Callable, step: Callable, *args: list):
     return outs, logdict.of(_in_order(gathered, logs))
 
 
-def repeat_in_chunks(walk, eqn: JaxprEqn, *args: Any, size: int):
+def repeat_in_chunks(interpreter, eqn: JaxprEqn, *args: Any, size: int):
     """The same for one whose predicate is carried in front, delivered now and then."""
     body = eqn.params["body_jaxpr"]
     consts, init = split(args, eqn.params["body_nconsts"])
-    room = size * rows_of(walk, lambda walk, *args: walk(body, *args), *args)
+    room = size * rows_of(
+        interpreter, lambda interpreter, *args: interpreter(body, *args), *args
+    )
 
-    def ask_inside(walk, _, carry):
+    def ask_inside(interpreter, _, carry):
         i, running, *_ = carry
         return running & (i < size)
 
-    def step_inside(walk, consts, carry):
+    def step_inside(interpreter, consts, carry):
         i, *carry = carry
-        outs, logs = walk(body, *consts, *carry)
+        outs, logs = interpreter(body, *consts, *carry)
         return [i + 1, *outs], logs
 
-    def step(walk, consts, carry):
+    def step(interpreter, consts, carry):
         start = jnp.zeros(carry[0].shape, jnp.int32)
-        inner = walk.collecting(capacity=room)
+        inner = interpreter.collecting(capacity=room)
         outs, logs = repeat(
             inner, eqn, ask_inside, step_inside, [], consts, [start, *carry]
         )
-        return outs[1:], walk.deliver(logs, outs[0].max())
+        return outs[1:], interpreter.deliver(logs, outs[0].max())
 
-    return repeat(walk, eqn, lambda walk, _, carry: carry[0], step, [], consts, init)
+    return repeat(
+        interpreter, eqn, lambda interpreter, _, carry: carry[0], step, [], consts, init
+    )
 
 
 def _most_rows(logs: logdict) -> int:

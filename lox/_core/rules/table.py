@@ -1,11 +1,12 @@
 """How logs leave each higher-order primitive: the one table of all transformations.
 
-A rule is `rule(walk, eqn, *args) -> (outs, logs)`, where `walk(jaxpr, *args)` evaluates
-an inner program and returns its outputs and its logs. It uses the public function behind
+A rule is `rule(interpreter, eqn, *args) -> (outs, logs)`. `interpreter(jaxpr, *args)`
+evaluates an inner program and returns its outputs and its logs. A rule uses the public function behind
 the primitive, or binds the primitive with its parameters as they are but for the
 programs: the other parameters change between JAX releases.
 
-`walk` holds a handler, and with it possibly arrays: what is staged takes it as argument.
+The interpreter holds a handler, and with it possibly arrays: a function that is staged
+takes it as an argument.
 """
 
 import functools as ft
@@ -27,7 +28,7 @@ from lox._core.rules.loops import (
     scan,
     scan_in_chunks,
 )
-from lox._core.staging import Staged, alike, carry_predicate, split, stage, stage_walk
+from lox._core.staging import Staged, alike, carry_predicate, split, stage, stage_program
 from lox._jax import compat as _compat
 from lox._logdict.logdict import logdict
 from lox._rows.merge import alternatives, fitted
@@ -47,8 +48,8 @@ def rule_for(*names: str) -> Callable[[Rule], Rule]:
 
 
 @rule_for("jit", "pjit")
-def _jit(walk, eqn, *args):
-    return _jitted(eqn)(walk, *args)
+def _jit(interpreter, eqn, *args):
+    return _jitted(eqn)(interpreter, *args)
 
 
 def _jitted(eqn: JaxprEqn) -> Callable:
@@ -60,8 +61,8 @@ def _jitted(eqn: JaxprEqn) -> Callable:
         # Kept as long as the jaxpr lives: it must not keep the jaxpr alive.
         reference = weakref.ref(jaxpr)
 
-        def fun(walk, *args):
-            return walk(reference(), *args)
+        def fun(interpreter, *args):
+            return interpreter(reference(), *args)
 
         fun.__name__ = fun.__qualname__ = eqn.params["name"]
         jitted[options] = _compat.jit(fun, options)
@@ -72,40 +73,42 @@ _jits: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 @rule_for("closed_call", "core_closed_call", "core_call", "call", "eval_jaxpr")
-def _call(walk, eqn, *args):
-    return walk(eqn.params["call_jaxpr"], *args)
+def _call(interpreter, eqn, *args):
+    return interpreter(eqn.params["call_jaxpr"], *args)
 
 
 @rule_for("scan")
-def _scan(walk, eqn, *args):
+def _scan(interpreter, eqn, *args):
     jaxpr, options = eqn.params["jaxpr"], _compat.scan_options(eqn.params)
     consts, init, xs = split(args, *_compat.scan_sizes(eqn.params))
 
-    def step(walk, carry, x):
-        outs, logs = walk.iterate(jaxpr, *consts, *carry, *x)
+    def step(interpreter, carry, x):
+        outs, logs = interpreter.iterate(jaxpr, *consts, *carry, *x)
         carry, ys = split(outs, len(init))
         return carry, ys, logs
 
     body = Body(step, *split(jaxpr.in_avals[len(consts) :], len(init)))
     length = eqn.params["length"]
     form = step, body.carry, body.x
-    rows = lambda: rows_of(walk, *form)  # noqa: E731
-    size = walk.handler.chunk([jaxpr], rows, length) if length else None
+    rows = lambda: rows_of(interpreter, *form)  # noqa: E731
+    size = interpreter.handler.chunk([jaxpr], rows, length) if length else None
     run = scan if size is None else ft.partial(scan_in_chunks, size=size)
-    pooling = walk.pooling(eqn, lambda: logged(walk.collecting(1), *form))
+    pooling = interpreter.pooling(eqn, lambda: logged(interpreter.collecting(1), *form))
     with _compat.linear_as(eqn, args):
-        carry, ys, logs = run(pooling or walk, body, init, xs, length, options)
+        carry, ys, logs = run(pooling or interpreter, body, init, xs, length, options)
     return [*carry, *ys], poured(pooling, logs) if pooling else logs
 
 
 @rule_for("cond")
-def _cond(walk, eqn, index, *args):
-    def run(branch, walk, *args):
-        outs, logs = walk(branch, *args)
+def _cond(interpreter, eqn, index, *args):
+    def run(branch, interpreter, *args):
+        outs, logs = interpreter(branch, *args)
         # Also by a branch that does nothing with it.
-        return outs, logdict.of({**walk.handler.handed_on(), **logs.rows()})
+        return outs, logdict.of({**interpreter.handler.handed_on(), **logs.rows()})
 
-    branches = [stage(ft.partial(run, b), walk, *args) for b in eqn.params["branches"]]
+    branches = [
+        stage(ft.partial(run, b), interpreter, *args) for b in eqn.params["branches"]
+    ]
     each = [branch.shape[1].rows() for branch in branches]
     keys = dict.fromkeys(key for logs in each for key in logs)
     forms = {key: alternatives(key, [logs.get(key) for logs in each]) for key in keys}
@@ -129,42 +132,44 @@ def signature(rows: dict[str, Rows]) -> Any:
 
 
 @rule_for("while")
-def _while(walk, eqn, *args):
+def _while(interpreter, eqn, *args):
     sizes = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     cond_consts, body_consts, init = split(args, *sizes)
     cond, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
 
-    def ask(walk, consts, carry):
-        return walk(cond, *consts, *carry)[0][0]
+    def ask(interpreter, consts, carry):
+        return interpreter(cond, *consts, *carry)[0][0]
 
-    def step(walk, consts, carry):
-        return walk(body, *consts, *carry)
+    def step(interpreter, consts, carry):
+        return interpreter(body, *consts, *carry)
 
     form = step, body_consts, init
-    pooling = walk.pooling(eqn, lambda: logged(walk.collecting(1), *form))
+    pooling = interpreter.pooling(eqn, lambda: logged(interpreter.collecting(1), *form))
     if pooling:
         outs, logs = _while(pooling, eqn, *args)
         return outs, poured(pooling, logs)
-    size = walk.handler.chunk([cond, body], lambda: rows_of(walk, *form), None)
-    if size is None and not stage_walk(walk, cond, *cond_consts, *init).shape[1]:
-        return repeat(walk, eqn, ask, step, cond_consts, body_consts, init)
+    size = interpreter.handler.chunk(
+        [cond, body], lambda: rows_of(interpreter, *form), None
+    )
+    if size is None and not stage_program(interpreter, cond, *cond_consts, *init).shape[1]:
+        return repeat(interpreter, eqn, ask, step, cond_consts, body_consts, init)
     # The predicate is asked before the loop and in its body, where its logs can be carried.
-    (running,), first = walk(cond, *cond_consts, *init)
+    (running,), first = interpreter(cond, *cond_consts, *init)
     loop = eqn.replace(params=carry_predicate(eqn.params))
     run = _while if size is None else ft.partial(repeat_in_chunks, size=size)
     operands = [*cond_consts, *body_consts, running, *init]
-    outs, rest = run(walk.after(first.rows()), loop, *operands)
+    outs, rest = run(interpreter.after(first.rows()), loop, *operands)
     return outs[1:], in_sequence(first, rest)
 
 
 @rule_for("lox_full")
-def _full(walk, eqn, condition):
-    return [walk.handler.full(condition)], logdict()
+def _full(interpreter, eqn, condition):
+    return [interpreter.handler.full(condition)], logdict()
 
 
 @rule_for("checkpoint", "remat", "remat2")
-def _remat(walk, eqn, *args):
-    staged = stage_walk(walk, eqn.params["jaxpr"], *args)
+def _remat(interpreter, eqn, *args):
+    staged = stage_program(interpreter, eqn.params["jaxpr"], *args)
     jaxpr, consts = _compat.without_consts(staged.jaxpr)
     params = {**eqn.params, "jaxpr": jaxpr}
     return staged.output(eqn.primitive.bind(*consts, *staged.leaves, **params))
