@@ -1,9 +1,9 @@
 """How logs leave each higher-order primitive: the one table of all transformations.
 
 A rule is `rule(interpreter, eqn, *args) -> (outs, logs)`. `interpreter(jaxpr, *args)`
-evaluates an inner program and returns its outputs and its logs. A rule uses the public function behind
-the primitive, or binds the primitive with its parameters as they are but for the
-programs: the other parameters change between JAX releases.
+evaluates an inner program and returns its outputs and its logs. A rule uses the public
+function behind the primitive, or binds the primitive with its parameters as they are but
+for the programs: the other parameters change between JAX releases.
 
 The interpreter holds a handler, and with it possibly arrays: a function that is staged
 takes it as an argument.
