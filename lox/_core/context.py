@@ -11,7 +11,7 @@ from typing import Literal
 
 import jax
 
-from lox._jax import compat as _compat
+from lox._jax import patches
 
 State = Literal["captured", "printed", "silent"]
 
@@ -28,8 +28,8 @@ def _default() -> State:
 
 # Made at import: a context that is added later recompiles what was compiled before.
 _state = jax.make_user_context(_default())
-_compat.memoize_by_context(lambda: _state.value)
-_compat.silence_rules(lambda: _state.value == "silent", lambda: _state("silent"))
+patches.memoize_by_context(lambda: _state.value)
+patches.silence_rules(lambda: _state.value == "silent", lambda: _state("silent"))
 
 
 def state() -> State:

@@ -13,7 +13,7 @@ import numpy as np
 from lox._core.collect import COUNT, Collect
 from lox._core.log import log_effect, log_p, relog
 from lox._core.record import Record, bind
-from lox._jax import compat as _compat
+from lox._jax import equations, sharding
 from lox._logdict.logdict import logdict
 from lox._rows.merge import Entry
 from lox._rows.rows import Branch, Rows, Where, per_example, static, without_keys
@@ -77,7 +77,7 @@ class Tap:
     def pooling(self, loop: Any, logs: Callable[[], logdict]) -> "Tap | None":
         if self.batch is None or self.pool or self.lanes or self.collect.coordinates:
             return None
-        if all(map(is_bounded, _compat.jaxprs_in(loop.params))) or not hands_on(loop):
+        if all(map(is_bounded, equations.jaxprs_in(loop.params))) or not hands_on(loop):
             return None
         rows = _only_rows(logs().rows())
         pool = Pool.of(rows, self.batch) if rows else None
@@ -139,7 +139,7 @@ class Tap:
         return dataclasses.replace(shared, collect=collect)
 
     def on_device(self) -> "Tap":
-        collect = dataclasses.replace(self.collect, coordinates=_compat.coordinates())
+        collect = dataclasses.replace(self.collect, coordinates=sharding.coordinates())
         return dataclasses.replace(self, collect=collect)
 
     def rooms(self, logs: logdict, length: int | None) -> dict[str, int]:

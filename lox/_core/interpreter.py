@@ -16,7 +16,7 @@ from lox._core.handlers import Forward
 from lox._core.log import log_effect, log_p
 from lox._core.record import Record, is_array, listed
 from lox._core.rules import rules
-from lox._jax import compat as _compat
+from lox._jax import equations, sharding, tracing
 from lox._logdict.logdict import logdict
 from lox._rows.merge import Entry, merge
 from lox._rows.rows import Where
@@ -150,7 +150,7 @@ class Interpreter:
         return outs, jax.tree.map(stop, logs)
 
     def _evaluate(self, jaxpr: ClosedJaxpr, *args: Any) -> tuple[list, logdict]:
-        jaxpr = _compat.close(jaxpr)
+        jaxpr = equations.close(jaxpr)
         interpreter, program = self, jaxpr.jaxpr
         if not self.handler.concerns(program):
             return eval_jaxpr(program, jaxpr.consts, *args), logdict()
@@ -186,7 +186,7 @@ class Interpreter:
                 if last_use.get(v, -1) >= i or v in logged
             ]
             if pending:
-                outs = _compat.evaluate(program, pending, outvars, env)
+                outs = tracing.evaluate(program, pending, outvars, env)
                 env.update(zip(outvars, outs, strict=True))
             for logs in interpreter._hand_over(records, read_lasting) if records else ():
                 interpreter = interpreter.after(logs)
@@ -209,7 +209,7 @@ class Interpreter:
                 interpreter = catch_up(interpreter, i + 1) if donates else interpreter
                 continue
             interpreter = catch_up(interpreter, i)
-            with _compat.at(eqn):
+            with tracing.at(eqn):
                 outs, logs = interpreter._apply(eqn, [read(atom) for atom in eqn.invars])
             interpreter = interpreter.after(logs)
             env.update(zip(eqn.outvars, outs, strict=True))
@@ -243,7 +243,7 @@ class Interpreter:
 
     def on_device(self) -> "Interpreter":
         """Go on where we are now; inside a `shard_map`, each device by itself."""
-        return jax.tree.map(_compat.varied, Interpreter(self.handler.on_device()))
+        return jax.tree.map(sharding.varied, Interpreter(self.handler.on_device()))
 
     def only(self, keys: frozenset[str]) -> "Interpreter":
         """Collect no other keys."""
@@ -277,7 +277,7 @@ class Interpreter:
     def _apply(self, eqn: JaxprEqn, args: list) -> tuple[list, dict[str, Entry]]:
         if eqn.primitive is emit_p:
             return self.handler.emit(args, eqn.params), {}
-        rule = rules.get(_compat.name_of(eqn))
+        rule = rules.get(equations.name_of(eqn))
         if rule is None:
             raise _unsupported(eqn)
         outs, logs = rule(self, eqn, *args)
@@ -288,13 +288,13 @@ class Interpreter:
         interpreter, parts = self, []
         for eqn in eqns:
             arrays = [
-                _compat.constant(atom)
+                tracing.constant(atom)
                 if isinstance(atom, Literal)
-                else _compat.array(read(atom))
+                else tracing.array(read(atom))
                 for atom in eqn.invars
             ]
             (record,) = jax.tree.unflatten(eqn.params["form"], arrays)
-            with _compat.at(eqn):
+            with tracing.at(eqn):
                 parts.append(interpreter.handler(record, Where(eqn)))
             interpreter = interpreter.after(parts[-1])
         return self.handler.deliver(parts, 0)
@@ -356,10 +356,10 @@ def check(jaxpr: Any, seen: set[int] | None = None) -> None:
     """Raise if a record is in an equation that does not show it, and would be lost."""
     seen = set() if seen is None else seen
     for eqn in jaxpr.eqns:
-        for inner in _compat.jaxprs_in(eqn.params):
+        for inner in equations.jaxprs_in(eqn.params):
             hidden = log_effect in inner.effects and log_effect not in eqn.effects
             # What has a rule shows what it runs; what it may run later is not lost.
-            if hidden and _compat.name_of(eqn) not in rules:
+            if hidden and equations.name_of(eqn) not in rules:
                 raise _unsupported(eqn)
             if id(inner) not in seen:
                 seen.add(id(inner))
@@ -369,8 +369,8 @@ def check(jaxpr: Any, seen: set[int] | None = None) -> None:
 def _unsupported(eqn: JaxprEqn) -> NotImplementedError:
     keys = listed(key for record in records_in(eqn.params) for key in record.keys)
     return NotImplementedError(
-        f"lox does not know how logs leave `{_compat.name_of(eqn)}`, which holds {keys} "
-        f"(at {_compat.where(eqn)}). Log outside of it, or wrap what is inside in "
+        f"lox does not know how logs leave `{equations.name_of(eqn)}`, which holds {keys} "
+        f"(at {tracing.where(eqn)}). Log outside of it, or wrap what is inside in "
         "`lox.nolog`."
     )
 
@@ -381,14 +381,14 @@ def records_in(params: Any, *, on_their_way: bool = True) -> Iterator[Record]:
     Those on their way to the host already are among them, if they are asked for.
     """
     wanted = (log_p, emit_p) if on_their_way else (log_p,)
-    for jaxpr in _compat.jaxprs_in(params):
+    for jaxpr in equations.jaxprs_in(params):
         for eqn in jaxpr.eqns:
             if eqn.primitive in wanted:
                 leaves = eqn.invars[len(eqn.outvars) :]
                 yield from jax.tree.unflatten(eqn.params["form"], leaves)
             elif not {log_effect, emit_effect}.isdisjoint(eqn.effects):
                 inside = records_in(eqn.params, on_their_way=on_their_way)
-                devices = _compat.device_count(eqn)
+                devices = sharding.device_count(eqn)
                 for record in inside:
                     outer, inner = (
                         record.batch[: record.outer],

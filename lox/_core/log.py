@@ -11,7 +11,7 @@ from jax.interpreters import mlir
 
 from lox._core import context as _context
 from lox._core.record import Record, bind, is_array, listed, record_primitive
-from lox._jax import compat as _compat
+from lox._jax import sharding
 from lox._logdict.logdict import logdict
 from lox._rows.reductions import Reduction, reduction_named
 from lox._rows.side_by_side import RESERVED
@@ -77,7 +77,7 @@ def relog(record: Record) -> None:
     elif state == "printed":
         keys = tuple(key for key in record.keys if key not in record.heard)
         if keys:
-            printed = record.only(keys).located(_compat.coordinates())
+            printed = record.only(keys).located(sharding.coordinates())
             emit([printed], print_parcel, last_token())
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 
-from lox._jax import compat as _compat
+from lox._jax import patches, sharding, tracing
 from lox._rows.rows import Branch, Rows, Where
 
 
@@ -98,13 +98,13 @@ _NAMES = [field.name for field in dataclasses.fields(Record)]
 
 def record_primitive(
     name: str, *, chained: bool = False
-) -> tuple[Primitive, _compat.RecordEffect]:
+) -> tuple[Primitive, tracing.RecordEffect]:
     """A primitive that carries records, with the rules that all of them share.
 
     Its effect keeps it alive. A chained one takes a token as its first operand, and
     returns one: what takes that in turn comes after it. Others have no outputs.
     """
-    primitive, effect = Primitive(name), _compat.RecordEffect(name)
+    primitive, effect = Primitive(name), tracing.RecordEffect(name)
     primitive.multiple_results = True
 
     @primitive.def_effectful_abstract_eval
@@ -139,7 +139,7 @@ def record_primitive(
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
     batching.fancy_primitive_batchers[primitive] = batch
-    _compat.leaves_keys_unused(primitive)
+    patches.leaves_keys_unused(primitive)
     return primitive, effect
 
 
@@ -166,7 +166,7 @@ def _batched(record: Record, axes: Iterator[int | None], axis: Any) -> Record:
         for x, at in zip(leaves, own, strict=True)
     ]
     batched = jax.tree.unflatten(form, arrays)
-    outer = batched.outer + _compat.is_around_shard_map(axis)
+    outer = batched.outer + sharding.is_around_shard_map(axis)
     return batched.replace(batch=(axis.size, *batched.batch), outer=outer)
 
 

@@ -9,7 +9,7 @@ import jax
 from jax.core import eval_jaxpr
 from jax.extend.core import ClosedJaxpr
 
-from lox._jax import compat as _compat
+from lox._jax import sharding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,15 +42,15 @@ def alike(branches: Sequence[Staged], index: Any) -> Sequence[Staged]:
 
     They differ, too, where devices take different branches.
     """
-    taken = _compat.varying(index)
-    each = [[_compat.varying(aval) for aval in b.jaxpr.out_avals] for b in branches]
+    taken = sharding.varying(index)
+    each = [[sharding.varying(aval) for aval in b.jaxpr.out_avals] for b in branches]
     union = [taken.union(*axes) for axes in zip(*each, strict=True)]
     if all(axes == union for axes in each):
         return branches
 
     def varied(branch: Staged, *leaves):
         outs, tree = jax.tree.flatten(branch(*leaves))
-        return jax.tree.unflatten(tree, map(_compat.varied, outs, union))
+        return jax.tree.unflatten(tree, map(sharding.varied, outs, union))
 
     return [stage(ft.partial(varied, branch), *branch.leaves) for branch in branches]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from lox._jax import compat as _compat
+from lox._jax import equations
 
 
 def transformed(
@@ -21,7 +21,7 @@ def transformed(
         options: What tells transformations of the same jitted function apart.
         *given: Arrays that the transformation uses.
     """
-    if isinstance(fun, _compat.Jitted):
+    if isinstance(fun, equations.Jitted):
         return _jitted_like(fun, transform, options, given)
 
     @ft.wraps(fun)
@@ -46,7 +46,7 @@ def _jitted_like(
         called.__name__ = called.__qualname__ = fun.__name__
         if len(jitted) >= _MOST:
             del jitted[next(iter(jitted))]
-        jitted[options] = jax.jit(called, **_compat.jit_options(fun))
+        jitted[options] = jax.jit(called, **equations.jit_options(fun))
     call = ft.partial(jitted[options], **{_GIVEN: given}) if given else jitted[options]
 
     def wrapped(*args, **kwargs):

@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from lox._core.log import loggable
 from lox._core.record import Record
-from lox._jax import compat as _compat
+from lox._jax import sharding
 from lox._logdict.logdict import logdict
 from lox._rows.rows import key_data, without_keys
 from lox._runs.to_blocks import Impls, blocks, by_lane, impls_of
@@ -61,7 +61,7 @@ def save(
 
 
 def _is_here(x: Any) -> bool:
-    return not isinstance(x, Tracer) and _compat.is_here(x)
+    return not isinstance(x, Tracer) and sharding.is_here(x)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Saving:
         index = np.moveaxis(np.indices(record.batch, np.int64), 0, -1)
         rows = by_lane(logs.rows(), axes, record.valid)
         lanes = by_lane({"words": words, "index": index}, axes, record.valid)
-        job = _compat.agreed("lox/job", secrets.token_hex(4))
+        job = sharding.agreed("lox/job", secrets.token_hex(4))
         session = Session(begun(self.path, self.mode, process, job))
         names = lanes["words"] if lanes["words"].shape[1] else lanes["index"]
         for i, data in enumerate(names):

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lox._jax import compat as _compat
+from lox._jax import sharding
 from lox._rows.reductions import Reduction
 from lox._rows.rows import (
     Branch,
@@ -112,7 +112,7 @@ def empty(like: Accumulator) -> Accumulator:
         lambda x: jnp.broadcast_to(x, like.batch + x.shape),
         [like.reduction.empty(row) for row in rows],
     )
-    value = jax.tree.map(_compat.alike, value, like.value)
+    value = jax.tree.map(sharding.alike, value, like.value)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (like.steps, like.masks))
     steps, masks = zeros
     valid = jnp.zeros(like.batch, bool)
@@ -173,7 +173,7 @@ def form(key: str, parts: Sequence[Accumulator]) -> Accumulator:
     partial = {name for part in parts for name in steps if name not in part.steps}
     partial.update(name for part in parts for name in part.masks)
     return first.replace(
-        value=jax.tree.map(_compat.abstract, widest.value),
+        value=jax.tree.map(sharding.abstract, widest.value),
         steps=steps,
         batch=widest.batch,
         outer=widest.outer,

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from lox._jax import compat as _compat
+from lox._jax import sharding
 from lox._logdict.logdict import logdict
 from lox._rows.accumulator import Accumulator, form
 from lox._rows.merge import fitted, is_handed_on, merge
@@ -101,7 +101,7 @@ class Gathering:
 
 def _for_each_device(state: State) -> State:
     """What is carried, of one type in all iterations of a loop inside of a `shard_map`."""
-    return jax.tree.map(_compat.varied, state)
+    return jax.tree.map(sharding.varied, state)
 
 
 def _columns(rows: Rows) -> Any:
@@ -118,8 +118,8 @@ def empty_buffer(row: Rows, room: int) -> Any:
     def zeros(x):
         shape = (*x.shape[1 : 1 + n], room, *x.shape[1 + n :])
         axes = [*range(1, 1 + n), None, *range(1 + n, x.ndim)]
-        like = _compat.shaped(shape, x.dtype, x, axes)
-        return _compat.alike(jnp.zeros(shape, x.dtype), like)
+        like = sharding.shaped(shape, x.dtype, x, axes)
+        return sharding.alike(jnp.zeros(shape, x.dtype), like)
 
     none = jnp.zeros(row.batch, jnp.int32)
     return jax.tree.map(zeros, _columns(row)), none, none

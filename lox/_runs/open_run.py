@@ -10,7 +10,7 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-from lox._jax import compat as _compat
+from lox._jax import host_call, sharding
 from lox._runs.process_exit import end_before_others
 from lox._stream.emit import callers_among, last_token
 from lox_host.run_registry import BaseDesk
@@ -33,7 +33,7 @@ def _abstract_eval(token, key, *, desk):
 
 @init_p.def_impl
 def _impl(token, key, *, desk):
-    if not (_compat.is_here(key) or key.is_fully_replicated):
+    if not (sharding.is_here(key) or key.is_fully_replicated):
         return jax.jit(ft.partial(init_p.bind, desk=desk))(token, key)
     return jnp.asarray(_opened(desk, key))
 
@@ -45,7 +45,7 @@ def _batch(args, axes, *, desk):
 
 def _lowering(host_result: Any) -> Any:
     def lower(context, *args, desk):
-        devices = _compat.partitioned_over(context)
+        devices = sharding.partitioned_over(context)
         callers = callers_among(devices, everywhere=True)
 
         def lowered(device, token, key):
@@ -63,7 +63,7 @@ def _lowering(host_result: Any) -> Any:
 
         # Each process begins the runs; one device says what their numbers are.
         sender = callers[0] if callers else None
-        return _compat.lower_on_each(lowered, context, *args, sender=sender)
+        return sharding.lower_on_each(lowered, context, *args, sender=sender)
 
     return lower
 
@@ -71,12 +71,12 @@ def _lowering(host_result: Any) -> Any:
 def _opened(desk: BaseDesk, key: Any) -> np.ndarray:
     key = np.asarray(key)
     rows = key.reshape(-1, key.shape[-1])
-    ids = desk.open(rows, jax.process_index(), _compat.agreed)
+    ids = desk.open(rows, jax.process_index(), sharding.agreed)
     end_before_others()
     return ids.reshape(key.shape[:-1])
 
 
 batching.primitive_batchers[init_p] = _batch
-_compat.requires_devices(init_p)
-mlir.register_lowering(init_p, _lowering(_compat.host_result))
-mlir.register_lowering(init_p, _lowering(_compat.cpu_host_result), platform="cpu")
+sharding.requires_devices(init_p)
+mlir.register_lowering(init_p, _lowering(host_call.host_result))
+mlir.register_lowering(init_p, _lowering(host_call.cpu_host_result), platform="cpu")

@@ -11,7 +11,7 @@ import numpy as np
 from lox._core.interpreter import records_in
 from lox._core.log import log_effect, log_p
 from lox._core.record import Record, listed
-from lox._jax import compat as _compat
+from lox._jax import equations
 from lox._rows.rows import Rows
 from lox._runs.to_blocks import Impls, blocks, by_lane, impls_of
 from lox._stream.packet import Contents, Parcel, stacked
@@ -102,7 +102,7 @@ class Site:
 def _rows_in(program: Any) -> Counter[str]:
     """How many rows of each key a program logs. Infinity: nobody knows."""
     total: Counter[str] = Counter()
-    for jaxpr in _compat.jaxprs_in(program):
+    for jaxpr in equations.jaxprs_in(program):
         for eqn in jaxpr.eqns:
             if log_effect in eqn.effects:
                 total.update(_rows_of(eqn))
@@ -110,7 +110,7 @@ def _rows_in(program: Any) -> Counter[str]:
 
 
 def _rows_of(eqn: Any) -> Mapping[str, float]:
-    name = _compat.name_of(eqn)
+    name = equations.name_of(eqn)
     if eqn.primitive is log_p:
         return Counter(eqn.params["keys"])
     if name == "cond":

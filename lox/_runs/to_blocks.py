@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lox._jax import compat as _compat
+from lox._jax import equations
 from lox._rows.rows import Rows
 from lox_host.writer import TOGETHER, Block, Form
 
@@ -65,7 +65,7 @@ def impls_of(value: Any) -> Impls:
     """Which leaves of a value are typed PRNG keys, and of which implementation."""
     dtypes = [getattr(leaf, "aval", leaf).dtype for leaf in jax.tree.leaves(value)]
     return tuple(
-        (i, _compat.key_name(dtype))
+        (i, equations.key_name(dtype))
         for i, dtype in enumerate(dtypes)
         if jnp.issubdtype(dtype, jax.dtypes.prng_key)
     )

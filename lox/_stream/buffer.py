@@ -16,7 +16,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from lox._core.log import log_effect
-from lox._jax import compat as _compat
+from lox._jax import equations
 from lox._rows.loop_carry import empty_buffer, in_ring, push
 from lox._rows.rows import Rows, common, conform, mask_over, static
 from lox._stream.emit import emit_effect
@@ -101,8 +101,8 @@ class Pool:
 def is_bounded(jaxpr: Any) -> bool:
     """Whether it is known how many rows are logged at most."""
     return all(
-        _compat.name_of(eqn) not in ("while", "shard_map")
-        and all(map(is_bounded, _compat.jaxprs_in(eqn.params)))
+        equations.name_of(eqn) not in ("while", "shard_map")
+        and all(map(is_bounded, equations.jaxprs_in(eqn.params)))
         for eqn in jaxpr.eqns
         if log_effect in eqn.effects
     )
@@ -112,7 +112,7 @@ def hands_on(eqn: Any) -> bool:
     """Whether it and all that logs in there can hand on what they are handed."""
     inner = (
         own
-        for jaxpr in _compat.jaxprs_in(eqn.params)
+        for jaxpr in equations.jaxprs_in(eqn.params)
         for own in jaxpr.eqns
         if log_effect in own.effects
     )
@@ -120,8 +120,8 @@ def hands_on(eqn: Any) -> bool:
 
 
 def _can_hand_on(eqn: Any) -> bool:
-    if _compat.name_of(eqn) != "while":
-        return _compat.name_of(eqn) in ("lox_log", "jit", "pjit", "scan", "cond")
+    if equations.name_of(eqn) != "while":
+        return equations.name_of(eqn) in ("lox_log", "jit", "pjit", "scan", "cond")
     # Not when it is asked whether to go on, nor where examples finish one by one.
     predicate = eqn.params["cond_jaxpr"]
     return not predicate.effects and not predicate.out_avals[0].shape

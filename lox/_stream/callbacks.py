@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable
 
 import jax
 
-from lox._jax import compat as _compat
+from lox._jax import tracing
 from lox._stream.packet import Parcel
 
 # What may wait in the queue before the program has to.
@@ -232,7 +232,7 @@ def awaited(fun: Callable, listener: Hashable = None) -> Callable:
 
     @ft.wraps(fun)
     def waiting(*args, **kwargs):
-        if _compat.staged_program() is not None:
+        if tracing.staged_program() is not None:
             return fun(*args, **kwargs)
         with courier.awaiting(listener):
             try:

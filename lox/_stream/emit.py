@@ -10,7 +10,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from lox._core.record import Record, bind, record_primitive
-from lox._jax import compat as _compat
+from lox._jax import host_call, sharding, tracing
 from lox._rows.rows import key_data
 from lox._stream.packet import Contents, Parcel, by_width, pack
 from lox._stream.token import new_token, same
@@ -33,7 +33,7 @@ def emit(
 
 def last_token() -> Any:
     """The token for a call that comes after those that the program has made so far."""
-    for primitive, outs in _compat.staged_with(emit_effect):
+    for primitive, outs in tracing.staged_with(emit_effect):
         if primitive is emit_p:
             return outs[0]
         # A loop or a branch is over when what comes out of it is there.
@@ -64,11 +64,11 @@ def emit_again(change: Callable[[Record], Record], args: list, params: dict) -> 
 
 @emit_p.def_impl
 def _impl(token, *leaves, form, callback, **params):
-    shared = [x for x in leaves if not _compat.is_here(x)]
+    shared = [x for x in leaves if not sharding.is_here(x)]
     if not all(x.is_fully_replicated for x in shared):
         again = ft.partial(emit_p.bind, form=form, callback=callback, **params)
         return jax.jit(again)(token, *leaves)
-    if shared and not (_is_everywhere(callback) or _compat.is_first(shared)):
+    if shared and not (_is_everywhere(callback) or sharding.is_first(shared)):
         return [token]
     arrays = [np.array(x) for x in leaves]
     if any(_is_wanted(record) for record in jax.tree.unflatten(form, arrays)):
@@ -77,13 +77,13 @@ def _impl(token, *leaves, form, callback, **params):
     return [token]
 
 
-def _lowering(host_call: Callable) -> Callable:
+def _lowering(call_host: Callable) -> Callable:
     def lower(context, *args, form, callback, keys):
-        alone = _compat.runs_alone(context)
-        devices = _compat.partitioned_over(context)
+        alone = sharding.runs_alone(context)
+        devices = sharding.partitioned_over(context)
         callers = callers_among(devices, everywhere=_is_everywhere(callback))
         if not alone:
-            every = devices or _compat.mapped_over(context)
+            every = devices or sharding.mapped_over(context)
             _check_processes(callback, keys, every, callers)
 
         def lowered(device, token, *leaves):
@@ -95,7 +95,7 @@ def _lowering(host_call: Callable) -> Callable:
                 callback(Parcel(arrays, contents))
 
             def call():
-                return same(host_call(context, deliver, token, *pack(leaves, groups)))
+                return same(call_host(context, deliver, token, *pack(leaves, groups)))
 
             conditions = [jnp.isin(device, np.array(callers))] if callers else []
             wanted = [_is_wanted(record) for record in jax.tree.unflatten(form, leaves)]
@@ -107,10 +107,10 @@ def _lowering(host_call: Callable) -> Callable:
 
         def on_device(device, token, *leaves):
             run = ft.partial(lowered, device)
-            run = run if callers else _compat.once_a_device(run)
+            run = run if callers else sharding.once_a_device(run)
             return run(same(token), *leaves)
 
-        return _compat.lower_on_each(on_device, context, *args)
+        return sharding.lower_on_each(on_device, context, *args)
 
     return lower
 
@@ -146,9 +146,9 @@ def _is_wanted(record: Record) -> Any:
     return True if record.valid is None else record.valid.any()
 
 
-_quickly = _lowering(_compat.cpu_host_call)
-_portably = _lowering(_compat.portable_host_call)
+_quickly = _lowering(host_call.cpu_host_call)
+_portably = _lowering(host_call.portable_host_call)
 
-_compat.requires_devices(emit_p)
+sharding.requires_devices(emit_p)
 mlir.register_lowering(emit_p, _portably)
 mlir.register_lowering(emit_p, _quickly, platform="cpu")

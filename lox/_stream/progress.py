@@ -16,7 +16,7 @@ from lox._core.log import check_function
 from lox._core.record import Record
 from lox._core.rules.table import rules
 from lox._core.transform import transformed
-from lox._jax import compat as _compat
+from lox._jax import equations, sharding
 from lox._rows.merge import Entry
 from lox._rows.rows import static
 from lox._stream.callbacks import awaited, courier
@@ -59,7 +59,7 @@ def progress(fun: Callable, *, title: str | None = None) -> Callable:
 
 def _count(title: str, fun: Callable, *args: Any, **kwargs: Any) -> Any:
     traced = trace(fun, *args, **kwargs)
-    program = _compat.close(traced.jaxpr).jaxpr
+    program = equations.close(traced.jaxpr).jaxpr
     display = Display(Bar(title, _expected(program)))
     begin = Count(new_token(), display).tell("begin", 0) if _loops(program) else {}
     interpreter = Interpreter(Count(new_token(), display)).on_device().after(begin)
@@ -111,7 +111,7 @@ class Count(Passing):
         return dataclasses.replace(self, token=token)
 
     def on_device(self) -> "Count":
-        coordinates = list(_compat.coordinates().values())
+        coordinates = list(sharding.coordinates().values())
         tells = jnp.stack(coordinates).sum() == 0 if coordinates else self.tells
         return dataclasses.replace(self, tells=tells)
 
@@ -152,10 +152,10 @@ def _expected(program: Any) -> float:
 
 
 def _iterations(eqn: Any) -> float:
-    name, params = _compat.name_of(eqn), eqn.params
+    name, params = equations.name_of(eqn), eqn.params
     if name == "while":
         return math.inf
-    jaxprs = list(_compat.jaxprs_in(params))
+    jaxprs = list(equations.jaxprs_in(params))
     if name != "scan":
         return (max if name == "cond" else sum)(map(_expected, jaxprs))
     length = params["length"]
@@ -173,9 +173,9 @@ def _loops(program: Any) -> list:
 
 def _is_or_holds_loop(eqn: Any) -> bool:
     """What has no rule is left alone."""
-    name = _compat.name_of(eqn)
+    name = equations.name_of(eqn)
     is_loop = name in ("scan", "while")
-    inside = _compat.jaxprs_in(eqn.params) if name in rules else ()
+    inside = equations.jaxprs_in(eqn.params) if name in rules else ()
     return is_loop or any(map(_loops, inside))
 
 

@@ -15,7 +15,7 @@ from lox._core.log import check_function, loggable
 from lox._core.options import check_prefix
 from lox._core.record import Record
 from lox._core.spool import spool
-from lox._jax import compat as _compat
+from lox._jax import tracing
 from lox._logdict.logdict import logdict
 from lox._rows.reductions import Reduction
 from lox._rows.rows import key_data, without_keys
@@ -154,9 +154,9 @@ class BaseLogger:
             RuntimeError: If something could not be written.
         """
         _check_kind(state)
-        calls = _compat.staged_with(emit_effect)
+        calls = tracing.staged_with(emit_effect)
         inside = any(primitive is not emit_p for primitive, _ in calls)
-        later = inside or _compat.is_nested()
+        later = inside or tracing.is_nested()
         self._ends_later |= later
         _send(Finish(self._desk, later), logdict(), state)
 
@@ -173,7 +173,7 @@ class BaseLogger:
 
     def _catch_up(self) -> None:
         """Outside of programs, have those runs ended that programs are ending."""
-        if self._ends_later and _compat.staged_program() is None:
+        if self._ends_later and tracing.staged_program() is None:
             jax.effects_barrier()
             self._desk.finish_now()
 
@@ -257,7 +257,7 @@ def _hand_on(state: LoggerState) -> None:
 
     Also inside of loops, branches and functions, which see nothing else of it.
     """
-    if _compat.is_current(state.run):
+    if tracing.is_current(state.run):
         object.__setattr__(state, "run", state.run + last_token())
 
 
@@ -265,7 +265,7 @@ def _hand_on(state: LoggerState) -> None:
 def _after_programs():
     """What is done now on the host comes after what programs have still to send."""
     try:
-        if _compat.staged_program() is None:
+        if tracing.staged_program() is None:
             jax.effects_barrier()
     finally:
         yield

@@ -18,7 +18,7 @@ from jax.extend.core import JaxprEqn
 from lox._core.rules.loops import in_sequence
 from lox._core.rules.table import rule_for, signature
 from lox._core.staging import split, stage_program
-from lox._jax import compat as _compat
+from lox._jax import sharding, tracing
 from lox._logdict.logdict import logdict
 from lox._rows.merge import fitted
 from lox._rows.rows import per_example
@@ -110,7 +110,7 @@ def _custom_vmap(interpreter, eqn, *args):
         axes = [0 if is_batched else None for is_batched in batched[1:]]
 
         def original(*args):
-            return jax.vmap(ft.partial(_compat.bind, eqn), axes, axis_size=size)(*args)
+            return jax.vmap(ft.partial(tracing.bind, eqn), axes, axis_size=size)(*args)
 
         def itself(interpreter, *args):
             return jax.vmap(ft.partial(interpreter, call), axes, axis_size=size)(*args)[1]
@@ -229,7 +229,7 @@ def _original(eqn: JaxprEqn, args: Sequence[Any], live: Sequence[int]) -> Callab
         merged = list(args)
         for i, value in zip(live, values, strict=True):
             merged[i] = value
-        return _compat.bind(eqn, *merged)
+        return tracing.bind(eqn, *merged)
 
     return fun
 
@@ -245,5 +245,5 @@ def _is_differentiable(x: Any) -> bool:
 def _zero(x: Any) -> Any:
     """A tangent or cotangent of `x` that is zero."""
     if _is_differentiable(x):
-        return _compat.varied(jnp.zeros(x.shape, x.dtype), _compat.varying(x))
+        return sharding.varied(jnp.zeros(x.shape, x.dtype), sharding.varying(x))
     return np.zeros(x.shape, jax.dtypes.float0)

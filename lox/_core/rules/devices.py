@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 from lox._core.collect import COUNT
 from lox._core.rules.table import rule_for
 from lox._core.staging import Staged, stage
-from lox._jax import compat as _compat
+from lox._jax import sharding
 from lox._logdict.logdict import logdict
 from lox._rows.accumulator import Accumulator, combine
 from lox._rows.merge import Entry
@@ -27,7 +27,7 @@ def _shard_map(interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
 
     What is known to be the same on all devices comes without that axis.
     """
-    axes = _compat.mapped_axes(eqn)
+    axes = sharding.mapped_axes(eqn)
     given, tree = jax.tree.flatten(interpreter)
     places = jax.tree.leaves(interpreter.per_device(eqn))
     in_specs = ([_spec(at, axes) for at in places], list(eqn.params["in_specs"]))
@@ -55,10 +55,10 @@ def _shard_map(interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
         return jax.tree.leaves(staged[0](*given, *args))
 
     inputs = given, list(args)
-    jax.eval_shape(_compat.shard_map(look, eqn, in_specs, ()), *inputs)
+    jax.eval_shape(sharding.shard_map(look, eqn, in_specs, ()), *inputs)
     log_specs = _log_specs(staged[0].shape[1], spread, axes)
     out_specs = [*eqn.params["out_specs"], *log_specs]
-    leaves = _compat.shard_map(flat, eqn, in_specs, out_specs)(*inputs)
+    leaves = sharding.shard_map(flat, eqn, in_specs, out_specs)(*inputs)
     outs, logs = staged[0].output(leaves)
     return outs, logdict.of(
         {k: _combined(k, own) if k in spread else own for k, own in logs.rows().items()}
@@ -67,16 +67,16 @@ def _shard_map(interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
 
 @rule_for("xla_pmap")
 def _pmap(interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
-    return interpreter(_compat.pmap_as_shard_map(eqn, *args), *args)
+    return interpreter(sharding.pmap_as_shard_map(eqn, *args), *args)
 
 
 def _spread(entries: Mapping[str, Entry], eqn: JaxprEqn) -> list[str]:
     """The keys that may differ from device to device, or that are needed of each."""
-    axes, is_known = _compat.mapped_axes(eqn).keys(), eqn.params["check_vma"]
+    axes, is_known = sharding.mapped_axes(eqn).keys(), eqn.params["check_vma"]
 
     def differs(own: Entry) -> bool:
         is_combined = isinstance(own, Accumulator) and bool(own.reduction.devices)
-        return is_combined or any(_compat.varying(x) & axes for x in jax.tree.leaves(own))
+        return is_combined or any(sharding.varying(x) & axes for x in jax.tree.leaves(own))
 
     return [
         key

@@ -17,18 +17,18 @@ from lox._core.handlers import Anchor, Drop, Mask, holds_records
 from lox._core.interpreter import Interpreter, records_in
 from lox._core.record import listed
 from lox._core.staging import split, stage
-from lox._jax import compat as _compat
+from lox._jax import equations, patches, tracing
 from lox._stream.emit import emit_effect
 
 
 def _anchored_scan(bind: Callable, *args, **params):
     """Tie the records in a `scan` that is being differentiated to the loop."""
-    params = _compat.scan_params(args, params)
-    jaxpr, sizes = params["jaxpr"], _compat.scan_sizes(params)
-    if not holds_records(jaxpr) or not _compat.differentiating():
+    params = equations.scan_params(args, params)
+    jaxpr, sizes = params["jaxpr"], equations.scan_sizes(params)
+    if not holds_records(jaxpr) or not tracing.differentiating():
         return bind(*args, **params)
     if _is_anchored.get() or not _has_loose_records(jaxpr.jaxpr, sizes[0]):
-        with _compat.setting(_is_anchored, False):  # The loops inside are not anchored yet.
+        with tracing.setting(_is_anchored, False):  # The loops inside are not anchored yet.
             return bind(*args, **params)
     consts, init, xs = split(args, *sizes)
 
@@ -39,9 +39,9 @@ def _anchored_scan(bind: Callable, *args, **params):
         return (counter + 1, carry), ys
 
     start = jnp.zeros((), jnp.int32)
-    options = _compat.scan_options(params)
+    options = equations.scan_options(params)
     length = None if xs else params["length"]
-    with _compat.setting(_is_anchored, True):
+    with tracing.setting(_is_anchored, True):
         (_, carry), ys = jax.lax.scan(body, (start, init), xs, length, **options)
     return [*carry, *ys]
 
@@ -55,10 +55,10 @@ def _pruned_while(bind: Callable, *args, **params):
         return bind(*args, **params)
     if _known_records.get() is not None:
         _known_records.set(len(list(records_in(params))))
-    if not _compat.differentiating():
+    if not tracing.differentiating():
         return bind(*args, **params)
     body = _without_records(params["body_jaxpr"])
-    used = [True] * params["cond_nconsts"] + _compat.used_inputs(body)
+    used = [True] * params["cond_nconsts"] + equations.used_inputs(body)
     pairs = zip(args, used, strict=True)
     args = [x if is_used else jax.lax.stop_gradient(x) for x, is_used in pairs]
     return bind(*args, **params)
@@ -136,12 +136,12 @@ def _has_loose_records(jaxpr, num_consts: int) -> bool:
     return False
 
 
-_compat.wrap_bind(_compat.primitive_named("scan"), _anchored_scan)
-_compat.wrap_bind(_compat.primitive_named("while"), _pruned_while)
-_compat.wrap_traced_partial_eval(
-    _compat.primitive_named("while"),
-    lambda: _compat.setting(_known_records, 0),
+patches.wrap_bind(patches.primitive_named("scan"), _anchored_scan)
+patches.wrap_bind(patches.primitive_named("while"), _pruned_while)
+patches.wrap_traced_partial_eval(
+    patches.primitive_named("while"),
+    lambda: tracing.setting(_known_records, 0),
     _silent_second_run,
 )
-_compat.wrap_partial_eval(_compat.primitive_named("while"), _partially_known_while)
-_compat.inline_calls(holds_records)
+patches.wrap_partial_eval(patches.primitive_named("while"), _partially_known_while)
+patches.inline_calls(holds_records)

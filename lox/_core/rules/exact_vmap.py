@@ -16,7 +16,7 @@ from jax.interpreters import batching
 from lox._core.handlers import Mask, holds_records
 from lox._core.interpreter import Interpreter
 from lox._core.staging import carry_predicate, split, stage
-from lox._jax import compat as _compat
+from lox._jax import patches, tracing
 from lox._rows.rows import Branch
 
 _numbers = it.count()
@@ -32,7 +32,7 @@ def _batched_cond(original: Callable, axis, args, dims, *, branches, **params):
         branch = Branch(number, i, len(branches))
         return Interpreter(Mask(index == i, branch))(branches[i], *operands)[0]
 
-    avals = [_compat.unbatched(index, axis.size, dims[0]), *branches[0].in_avals]
+    avals = [tracing.unbatched(index, axis.size, dims[0]), *branches[0].in_avals]
     new = tuple(stage(ft.partial(masked, i), *avals).jaxpr for i in range(len(branches)))
     # The index is an operand, too.
     args, dims = [index, index, *operands], [dims[0], *dims]
@@ -85,6 +85,6 @@ def _is_predicate_batched(original: Callable, axis, args, dims, params) -> bool:
 
 
 for _name, _rule in (("cond", _batched_cond), ("while", _batched_while)):
-    _primitive = _compat.primitive_named(_name)
+    _primitive = patches.primitive_named(_name)
     _original = batching.fancy_primitive_batchers[_primitive]
     batching.fancy_primitive_batchers[_primitive] = ft.partial(_rule, _original)

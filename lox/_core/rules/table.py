@@ -29,7 +29,7 @@ from lox._core.rules.loops import (
     scan_in_chunks,
 )
 from lox._core.staging import Staged, alike, carry_predicate, split, stage, stage_program
-from lox._jax import compat as _compat
+from lox._jax import equations
 from lox._logdict.logdict import logdict
 from lox._rows.merge import alternatives, fitted
 from lox._rows.rows import Rows
@@ -55,7 +55,7 @@ def _jit(interpreter, eqn, *args):
 def _jitted(eqn: JaxprEqn) -> Callable:
     """One jitted function for each jaxpr, or every call would compile anew."""
     jaxpr = eqn.params["jaxpr"]
-    options = _compat.inner_jit_options(eqn.params)
+    options = equations.inner_jit_options(eqn.params)
     jitted = _jits.setdefault(jaxpr, {})
     if options not in jitted:
         # Kept as long as the jaxpr lives: it must not keep the jaxpr alive.
@@ -65,7 +65,7 @@ def _jitted(eqn: JaxprEqn) -> Callable:
             return interpreter(reference(), *args)
 
         fun.__name__ = fun.__qualname__ = eqn.params["name"]
-        jitted[options] = _compat.jit(fun, options)
+        jitted[options] = equations.jit(fun, options)
     return jitted[options]
 
 
@@ -79,8 +79,8 @@ def _call(interpreter, eqn, *args):
 
 @rule_for("scan")
 def _scan(interpreter, eqn, *args):
-    jaxpr, options = eqn.params["jaxpr"], _compat.scan_options(eqn.params)
-    consts, init, xs = split(args, *_compat.scan_sizes(eqn.params))
+    jaxpr, options = eqn.params["jaxpr"], equations.scan_options(eqn.params)
+    consts, init, xs = split(args, *equations.scan_sizes(eqn.params))
 
     def step(interpreter, carry, x):
         outs, logs = interpreter.iterate(jaxpr, *consts, *carry, *x)
@@ -94,7 +94,7 @@ def _scan(interpreter, eqn, *args):
     size = interpreter.handler.chunk([jaxpr], rows, length) if length else None
     run = scan if size is None else ft.partial(scan_in_chunks, size=size)
     pooling = interpreter.pooling(eqn, lambda: logged(interpreter.collecting(1), *form))
-    with _compat.linear_as(eqn, args):
+    with equations.linear_as(eqn, args):
         carry, ys, logs = run(pooling or interpreter, body, init, xs, length, options)
     return [*carry, *ys], poured(pooling, logs) if pooling else logs
 
@@ -170,6 +170,6 @@ def _full(interpreter, eqn, condition):
 @rule_for("checkpoint", "remat", "remat2")
 def _remat(interpreter, eqn, *args):
     staged = stage_program(interpreter, eqn.params["jaxpr"], *args)
-    jaxpr, consts = _compat.without_consts(staged.jaxpr)
+    jaxpr, consts = equations.without_consts(staged.jaxpr)
     params = {**eqn.params, "jaxpr": jaxpr}
     return staged.output(eqn.primitive.bind(*consts, *staged.leaves, **params))

@@ -1,0 +1,142 @@
+"""Read the parameters of equations: the programs in them, and their options."""
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+from jax._src.interpreters import partial_eval as _pe
+from jax._src.sharding_impls import UnspecifiedValue
+from jax.experimental.layout import Format
+from jax.extend.core import ClosedJaxpr, JaxprEqn
+
+from lox._jax.tracing import setting
+
+Jitted = type(jax.jit(lambda: None))
+
+
+def close(jaxpr: Any) -> ClosedJaxpr:
+    """Give a jaxpr that stands open in an equation (`remat`) its empty constants."""
+    return jaxpr if hasattr(jaxpr, "consts") else ClosedJaxpr(jaxpr, ())
+
+
+def without_consts(jaxpr: ClosedJaxpr) -> tuple[Any, Sequence[Any]]:
+    """An open jaxpr that takes its constants as first arguments, and the constants."""
+    return _pe.convert_constvars_jaxpr(jaxpr.jaxpr), jaxpr.consts
+
+
+def scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
+    """The number of constants and of carried values of a `scan`."""
+    if "ft_in" in params:  # JAX >= 0.11
+        consts, carry, _ = params["ft_in"].unpack()
+        return len(consts), len(carry)
+    return params["num_consts"], params["num_carry"]
+
+
+def scan_options(params: dict[str, Any]) -> dict[str, Any]:
+    """The options that `jax.lax.scan` takes on this version, but for the length."""
+    names = ("reverse", "unroll", "_split_transpose")
+    return {name: params[name] for name in names if name in params}
+
+
+def linear_as(eqn: JaxprEqn, args: Sequence[Any]) -> contextlib.AbstractContextManager:
+    """Let the `scan` that is built here be linear in the same inputs as an equation.
+
+    In old versions its transpose goes by what the equation says of this.
+    """
+    says = eqn.params.get("linear", ())
+    pairs = zip(args, says, strict=False)
+    return setting(_linear, [x for x, is_linear in pairs if is_linear])
+
+
+_linear = contextvars.ContextVar[Sequence[Any]]("linear", default=())
+
+
+def scan_params(args: Sequence[Any], params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a `scan` of these inputs."""
+    linear = _linear.get()
+    if not linear:
+        return params
+    pairs = zip(args, params["linear"], strict=True)
+    said = tuple(is_linear or any(x is y for y in linear) for x, is_linear in pairs)
+    return {**params, "linear": said}
+
+
+def jit_options(fun: Any) -> dict[str, Any]:
+    """How `fun` was jitted, as far as it concerns the arguments."""
+    info = fun._jit_info
+    names = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
+    options = dict(info.compiler_options_kvs)
+    return {name: getattr(info, name) for name in names} | {
+        "keep_unused": info.keep_unused,
+        "compiler_options": options or None,
+    }
+
+
+def used_inputs(jaxpr: ClosedJaxpr) -> list[bool]:
+    """Of which inputs the outputs of a program depend."""
+    return _pe.dce_jaxpr(jaxpr.jaxpr, [True] * len(jaxpr.out_avals))[1]
+
+
+def key_name(dtype: Any) -> str:
+    """The name of the implementation of typed PRNG keys, as `jax.random.key` takes it."""
+    return dtype._impl.name
+
+
+def jaxprs_in(params: Any) -> Iterator[Any]:
+    """The programs in the parameters of an equation, wherever they stand."""
+    if hasattr(params, "eqns") and hasattr(params, "jaxpr"):
+        yield params.jaxpr
+    elif hasattr(params, "eqns"):
+        yield params
+    elif isinstance(params, dict):
+        for value in params.values():
+            yield from jaxprs_in(value)
+    elif isinstance(params, tuple | list):
+        for value in params:
+            yield from jaxprs_in(value)
+    elif hasattr(params, "expand"):  # a primitive of JAX's `hijax`, since 0.9
+        yield from jaxprs_in(params.params)
+
+
+def name_of(eqn: JaxprEqn) -> str:
+    """The name of what an equation does; `hijax` has one primitive for many things."""
+    name = eqn.primitive.name
+    return type(eqn.params["_prim"]).__name__ if name == "call_hi_primitive" else name
+
+
+def inner_jit_options(params: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """The options of `jax.jit` for `fun(interpreter, *args) -> (outs, logs)`, hashable."""
+    donated = [i + 1 for i, is_donated in enumerate(params["donated_invars"]) if is_donated]
+    options = {
+        "donate_argnums": tuple(donated),
+        "keep_unused": params["keep_unused"],
+        "inline": params["inline"],
+    }
+    ins = _formats(params["in_shardings"], params["in_layouts"])
+    outs = _formats(params["out_shardings"], params["out_layouts"])
+    if any(s is not None for s in ins):
+        options["in_shardings"] = (None, *ins)
+    if any(s is not None for s in outs):
+        options["out_shardings"] = (outs, None)
+    if params["compiler_options_kvs"]:
+        options["compiler_options"] = params["compiler_options_kvs"]
+    return tuple(options.items())
+
+
+def jit(fun: Callable, options: tuple[tuple[str, Any], ...]) -> Callable:
+    given = dict(options)
+    if "out_shardings" in given:
+        outs, logs = given["out_shardings"]
+        given["out_shardings"] = (list(outs), logs)
+    if "compiler_options" in given:
+        given["compiler_options"] = dict(given["compiler_options"])
+    return jax.jit(fun, **given)
+
+
+def _formats(shardings: Sequence[Any], layouts: Sequence[Any]) -> tuple:
+    """What `jax.jit` takes for shardings and layouts; None leaves it open."""
+    known = [None if isinstance(s, UnspecifiedValue) else s for s in shardings]
+    pairs = zip(known, layouts, strict=True)
+    return tuple(s if layout is None else Format(layout, s) for s, layout in pairs)
