@@ -9,11 +9,13 @@ import numpy as np
 
 from lox._io.load import of_run
 from lox._logdict.numpy import to_numpy
-from lox._logdict.plot import Curve, curves_of, draw, has_step, panels
+from lox._logdict.plot import key_curves
 from lox_host.cli.describe import stored_runs
 from lox_host.cli.errors import Trouble, missing_key
 from lox_host.cli.match import within
 from lox_host.cli.select_runs import Choice, chosen
+from lox_host.display.curves import Curve
+from lox_host.display.panels import draw_panel, grid
 from lox_host.display.text import count
 from lox_host.extras import imported
 from lox_host.store.runs import StoredRun
@@ -57,7 +59,7 @@ def _curves(runs: Sequence[Choice], keys: Sequence[str], x: str | None) -> Curve
             before = found.get(curve.name, dataclasses.replace(curve, points=[]))
             points = [*before.points, *curve.points]
             found[curve.name] = dataclasses.replace(
-                before, points=points, batched=len(points) > 1
+                before, points=points, is_batch=len(points) > 1
             )
     return found
 
@@ -67,8 +69,8 @@ def _of_run(
 ) -> list[Curve]:
     own = [key for key in stored.keys if not keys or any(_about(k, key) for k in keys)]
     rows = to_numpy(of_run(choice.store, choice.now, choice.id, own).rows())
-    drawn = {key: of for key, of in rows.items() if has_step(of, x) and (keys or of.time)}
-    curves = [curve for key, of in drawn.items() for curve in curves_of(key, of, x)]
+    drawn = {key: of for key, of in rows.items() if keys or of.time}
+    curves = [curve for key, of in drawn.items() for curve in key_curves(key, of, x)]
     return [c for c in curves if not keys or any(within(c.name, key) for key in keys)]
 
 
@@ -96,12 +98,13 @@ def _figure(
     names: Sequence[str], every: dict[str, Curves], band: str | None, smooth: int
 ) -> Any:
     plt = imported("matplotlib.pyplot", "`lox plot`", "plot")
-    axes = panels(plt, len(names))
+    axes = grid(plt.figure(layout="constrained"), len(names))
     for name, ax in zip(names, axes, strict=True):
         for text, curves in every.items():
             if name in curves:
                 curve = _smoothed(curves[name], smooth)
-                draw(ax, curve, band, _label(text, curve) if len(every) > 1 else None)
+                label = _label(text, curve) if len(every) > 1 else None
+                draw_panel(ax, curve.panel(band, "run"), label)
                 ax.set_xlabel(curve.step)
                 title = _title(curve, band) if len(every) == 1 else ""
                 ax.set_title(title, loc="right", fontsize="small", color="0.4")
@@ -112,13 +115,13 @@ def _figure(
 
 
 def _label(text: str, curve: Curve) -> str:
-    return f"{text}, {count(len(curve.points), 'run')}" if curve.batched else text
+    return f"{text}, {count(len(curve.points), 'run')}" if curve.is_batch else text
 
 
 def _title(curve: Curve, band: str | None) -> str:
     """What is drawn of several runs."""
     runs = count(len(curve.points), "run")
-    if not curve.batched:
+    if not curve.is_batch:
         return ""
     return runs if band is None else f"mean and {band} of {runs}"
 

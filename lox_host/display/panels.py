@@ -1,14 +1,13 @@
 """Panels with curves, as matplotlib draws them. Neither JAX nor pyplot is imported."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 COLUMNS = 3  # panels beside each other
 FEW = 40  # points of a curve that are marked
-MANY = 2000  # points of the mean of curves that have no steps in common
 
 Points = tuple[np.ndarray, np.ndarray]  # steps and values
 
@@ -120,60 +119,3 @@ def draw_panel(ax: Any, panel: Panel, label: str | None = None) -> None:
 def _style(values: np.ndarray) -> dict[str, Any]:
     marked = {"marker": "o", "markersize": 3} if len(values) <= FEW else {}
     return {"linewidth": 1.4, **marked}
-
-
-def on_common_steps(points: Sequence[Points]) -> Points:
-    """The curves at the same steps, `examples, steps`; NaN where one does not reach."""
-    first = points[0][0]
-    if all(np.array_equal(first, steps) for steps, _ in points):
-        return first, np.stack([values for _, values in points])
-    every = np.unique(np.concatenate([steps for steps, _ in points]))
-    if len(every) > MANY:
-        every = every[np.linspace(0, len(every) - 1, MANY).astype(int)]
-    order = [np.argsort(steps, kind="stable") for steps, _ in points]
-    curves = [
-        np.interp(every, steps[i], values[i], left=np.nan, right=np.nan)
-        for i, (steps, values) in zip(order, points, strict=True)
-    ]
-    return every, np.stack(curves)
-
-
-def mean(values: np.ndarray) -> np.ndarray:
-    """Over examples, of the values that are finite; NaN where none is."""
-    return _over_examples(np.mean, values)
-
-
-def _deviation(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    middle, deviation = mean(values), _over_examples(np.std, values)
-    return middle - deviation, middle + deviation
-
-
-def _range(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return _over_examples(np.min, values), _over_examples(np.max, values)
-
-
-def _most(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return _quantile(values, 0.1), _quantile(values, 0.9)
-
-
-# From where to where a band reaches, by its name. Values are `examples, steps`.
-BANDS: dict[str, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
-    "std": _deviation,
-    "range": _range,
-    "80%": _most,
-}
-
-
-def _over_examples(fun: Any, values: np.ndarray) -> np.ndarray:
-    return fun(np.ma.masked_invalid(values), axis=0).filled(np.nan)
-
-
-def _quantile(values: np.ndarray, share: float) -> np.ndarray:
-    """As `np.nanquantile`, which takes a hundred times as long."""
-    values = np.where(np.isfinite(values), values, np.nan)
-    ordered = np.sort(values, axis=0)  # NaN at the end
-    place = share * np.maximum((~np.isnan(values)).sum(0) - 1, 0)
-    below = np.floor(place).astype(int)
-    above = np.ceil(place).astype(int)
-    low, high = (np.take_along_axis(ordered, i[None], 0)[0] for i in (below, above))
-    return low + (high - low) * (place - below)

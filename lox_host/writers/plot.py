@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Iterable
 
-from lox_host.display.curves import Curves, named
+from lox_host.display.live_curves import Curves, named
 from lox_host.display.panels import Picture
 from lox_host.display.plot_outputs import Frame, Outlet, outlets
 from lox_host.extras import imported
