@@ -69,11 +69,11 @@ coverage: $(READY) ## Run the tests and show the lines and branches that they mi
 
 .PHONY: fuzz
 fuzz: $(READY) ## Compare FUZZ=3000 random programs with their eager runs
-	@LOX_FUZZ=$(FUZZ) $(BIN)/$(PYTEST) tests/test_truth.py $(ARGS)
+	@LOX_FUZZ=$(FUZZ) $(BIN)/$(PYTEST) tests/laws/test_random_programs.py $(ARGS)
 
 .PHONY: soak
 soak: $(READY) ## Deliver a million records, and run a loop ten thousand times, in order
-	@LOX_RUNS=10000 $(BIN)/$(PYTEST) -n0 tests/soak.py tests/test_tap.py -k "soak or swap" $(ARGS)
+	@LOX_RUNS=10000 $(BIN)/$(PYTEST) -n0 tests/stream/soak.py tests/stream/test_tap.py -k "soak or swap" $(ARGS)
 
 .PHONY: bench
 bench: $(READY) ## Measure what lox costs; ARGS=--write updates the figures, --quick takes seconds

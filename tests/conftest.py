@@ -14,7 +14,7 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 
 # A program that tests start, not a module of them.
-collect_ignore = ["processes.py"]
+collect_ignore = ["support/processes.py"]
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -1,6 +1,7 @@
 """Several real processes of `jax.distributed`, with two devices each.
 
-One pair of them runs all that is in `tests/processes.py`; the tests read what it saw.
+One pair of them runs all that is in `tests/support/processes.py`; the tests read what
+it saw.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ import lox
 pytestmark = pytest.mark.xdist_group("distributed")
 SECONDS = 240  # after which a process is given up
 
-PROGRAM = pathlib.Path(__file__).parent / "processes.py"
+PROGRAM = pathlib.Path(__file__).parent / "support" / "processes.py"
 XS = np.arange(8, dtype=np.float32)
 # What `train` logs: x halves in each of three steps.
 ROWS = XS / 2 ** np.arange(3, dtype=np.float32)[:, None]

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from truth import by_key, run
 
 import lox
+from support.truth import by_key, run
 
 X = jnp.linspace(-0.5, 1.5, 12).reshape(4, 3)
 SCALE = jnp.float32(1.5)

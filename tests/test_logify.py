@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
-from selection import thin
-from truth import raises
 
 import logify
 import lox
+from support.selection import thin
+from support.truth import raises
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -18,9 +18,8 @@ import jax
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from programs import PROGRAMS, Program  # noqa: E402
-
 import lox  # noqa: E402
+from support.programs import PROGRAMS, Program  # noqa: E402
 
 
 def ignore(logs: lox.logdict) -> None:

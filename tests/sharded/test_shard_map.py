@@ -8,12 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from delivered import assert_delivered, heard
 from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
-from programs import PROGRAMS, Program
-from selection import covering, thin
-from truth import (
+
+import lox
+from support.delivered import assert_delivered, heard
+from support.programs import PROGRAMS, Program
+from support.selection import covering, thin
+from support.truth import (
     Record,
     assert_logs,
     assert_trees_close,
@@ -23,8 +25,6 @@ from truth import (
     total,
     total_of,
 )
-
-import lox
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

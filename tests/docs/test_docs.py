@@ -1,0 +1,51 @@
+"""README and pages: all examples are run, links lead somewhere, the API is there."""
+
+import doctest
+import fnmatch
+import inspect
+import pathlib
+import re
+
+import pytest
+
+import lox
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+# What is in a block that is not Python.
+OTHERS = ("console", "text", "{")
+BLOCK = re.compile(r"^(```+|:::+)[ ]*(\S*).*?\n(.*?)^\1[ ]*$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_all_code_is_run(page, pytestconfig):
+    text = page.read_text()
+    patterns = pytestconfig.getoption("doctestglob")
+    assert any(fnmatch.fnmatch(page, f"*/{pattern}") for pattern in patterns)
+    assert any(page.is_relative_to(ROOT / p) for p in pytestconfig.getini("testpaths"))
+
+    for _, language, code in BLOCK.findall(text):
+        assert language == "pycon" or language.startswith(OTHERS), f"not run:\n{code}"
+        assert language != "pycon" or code.startswith(">>> "), f"not run:\n{code}"
+    examples = doctest.DocTestParser().get_examples(text)
+    assert len(examples) == len(re.findall("^ *>>>", text, re.MULTILINE))
+    assert not any(doctest.SKIP in example.options for example in examples)
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_lead_somewhere(name):
+    text = (ROOT / name).read_text()
+    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        assert "://" in link or (ROOT / link).exists()
+
+
+@pytest.mark.parametrize("module", [lox, lox.loggers], ids=lambda module: module.__name__)
+def test_all_of_the_api_is_described(module):
+    pages = "".join(page.read_text() for page in sorted(ROOT.glob("docs/api/*.md")))
+    sections = pages.split(".. currentmodule:: ")
+    own = "".join(s for s in sections if s.startswith(f"{module.__name__}\n"))
+    described = re.findall(r":: (\w+)\b", own)
+
+    public = {name for name in vars(module) if not name.startswith("_")}
+    modules = {name for name in public if inspect.ismodule(getattr(module, name))}
+    assert public - modules <= set(described)

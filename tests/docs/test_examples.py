@@ -1,0 +1,99 @@
+"""Each example runs by itself, at small size, and writes what it says it does.
+
+An example takes `--quick`, and writes only into the folder `--out`, the current one by
+default. What is special to one of them is in `CHECKS`, under its name.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lox
+from support.pictures import assert_picture
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+# No window, and less of what takes XLA most of its time.
+ENVIRONMENT = {
+    "PYTHONPATH": str(ROOT),
+    "MPLBACKEND": "agg",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+}
+
+
+def ppo(out: Path, text: str) -> None:
+    """Seeds in a store, which learn: the last returns are better than the first."""
+    table = re.findall(r"^ +(\d+) +([\d.]+) +([\d.]+)$", text, re.MULTILINE)
+    assert len(table) == len(lox.runs(out / "runs")) == 2
+    first, last = np.array(table, float).T[1:]
+    assert (last > 1.5 * first).all()
+    assert (out / "learning_curves.png").exists()
+    for command in ("ls", "show", "plot", "tail"):
+        assert re.search(
+            rf"^  \S+lox {command} {re.escape(str(out))}/runs", text, re.MULTILINE
+        )
+    assert lox.load(out / "runs", "loss/value", key=1)["loss/value"].shape == (25 * 16,)
+
+
+def live_plot(out: Path, text: str) -> None:
+    """Two pictures, of losses that fall."""
+    assert {path.name for path in out.iterdir()} == {"live_plot.png", "by_hand.png"}
+    ((first, last),) = re.findall(r"from ([\d.]+) to ([\d.]+)\.$", text, re.MULTILINE)
+    assert float(last) < float(first) / 2
+
+
+def nesting(out: Path, text: str) -> None:
+    """A time axis for all of the loops, and one for the batch."""
+    shapes = dict(re.findall(r"^(\w+) +(\([\d, ]+\))", text, re.MULTILINE))
+    assert (shapes["distance"], shapes["energy"]) == ("(20, 3)", "(800, 3)")
+
+
+def sharded(out: Path, text: str) -> None:
+    """The same loss on one device and on eight, and one of them found out."""
+    (difference,) = re.findall(r"mean of the devices (\S+)$", text, re.MULTILINE)
+    assert float(difference) < 1e-6
+    assert re.findall(r"device (\d).*look", text) == ["5"]
+
+
+def solver(out: Path, text: str) -> None:
+    """The same number of iterations, whether they are counted, or kept."""
+    (counts,) = re.findall(r"count +\[([\d ]+)\]", text)
+    kept = re.findall(r"kept +(\d+) of +(\d+)", text)
+    assert [int(count) for count in counts.split()] == [int(of) for _, of in kept]
+    assert all(int(there) == min(int(of), 40) for there, of in kept)
+
+
+CHECKS: dict[str, Callable[[Path, str], None]] = {
+    "live_plot": live_plot,
+    "nesting": nesting,
+    "ppo": ppo,
+    "sharded": sharded,
+    "solver": solver,
+}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example(path, tmp_path):
+    elsewhere, out = tmp_path / "elsewhere", tmp_path / "out"
+    elsewhere.mkdir(), out.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(path), "--quick", "--out", str(out)],
+        cwd=elsewhere,
+        env=os.environ | ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    assert not list(elsewhere.iterdir())
+    assert not re.search(r"\b(nan|inf)\b", done.stdout, re.IGNORECASE), done.stdout
+    for picture in out.rglob("*.png"):
+        assert_picture(picture)
+    CHECKS.get(path.stem, lambda *_: None)(out, done.stdout)

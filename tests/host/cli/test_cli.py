@@ -1,0 +1,645 @@
+"""The command line: what it prints, on a terminal and elsewhere, and how it ends."""
+
+import csv
+import doctest
+import importlib.metadata
+import itertools as it
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import lox
+from lox.loggers import Batch, Block, Form, Run
+from lox_host.cli import plot as _plot
+from lox_host.cli.complete import completions
+from lox_host.cli.errors import Trouble
+from lox_host.cli.follow import Follower
+from lox_host.cli.main import main
+from lox_host.cli.parser import parser_of_lox
+from lox_host.cli.select_runs import chosen
+from lox_host.store import folder as _folder
+from lox_host.store.journal import entries, lines
+from lox_host.writers.save import SaveWriter
+from support.storing import block, values
+from support.terminal import Terminal, streams
+
+PAGE = Path(__file__).parents[3] / "docs" / "command-line.md"
+SEEDS, ROWS = [7, 8, 9], 40
+
+
+def logged(seed):
+    """What a seed logs, one more row for each."""
+    steps = np.arange(ROWS + seed)
+    noise = np.random.default_rng(seed).normal(size=(len(steps), 3))
+    return steps, {
+        "loss": (np.exp(-steps / 10) + noise[:, 0] / 9).astype(np.float32),
+        "half": noise[:, 1].astype(ml_dtypes.bfloat16),
+        "λ": {"w": noise, "n": steps.astype(np.int64)},
+    }
+
+
+def rows_of(own, steps, id):
+    forms = {key: Form(time=True) for key in own}
+    return Block(np.full(len(steps), id, np.int32), {"step": steps}, own, forms)
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """A run with two sessions, and a session with three runs, in `a store`."""
+    monkeypatch.chdir(tmp_path)
+    for number in (1, 2):
+        writer, run = SaveWriter("a store"), Run(0, "0-1", (0, 1), {"lr": number}, 1e9, "g")
+        writer.open(run)
+        writer.write(Batch([block(np.arange(10 * number))]))
+        writer.close(run)
+    writer = SaveWriter("a store")
+    runs = [Run(i, f"{i}{i}", (i, i), {}, time.time(), "h") for i in SEEDS]
+    for run in runs:
+        writer.open(run)
+    for run in runs:
+        steps, own = logged(run.id)
+        writer.write(Batch([rows_of(own, steps, run.id)]))
+    for run in runs:
+        writer.close(run)
+    return "a store"
+
+
+def said(capsys, *args, code=0):
+    """What a command prints: to standard output, or to standard error if it fails."""
+    assert main(args) == code
+    out, err = capsys.readouterr()
+    assert not (err if code == 0 else out)
+    return err if code else out
+
+
+def told(capsys, *args):
+    return json.loads(said(capsys, *args, "--json"))
+
+
+# What it prints -----------------------------------------------------------------------
+
+
+def times_aside(text):
+    text = re.sub(r"[A-Z][a-z]{2} \d\d \d\d:\d\d +\d:\d\d", "Nov 16 09:00  0:00", text)
+    text = re.sub(r"(started +).*", r"\g<1>2026-11-16 09:00:00", text)
+    return re.sub(r"(took +).*", r"\g<1>0:00", text)
+
+
+def test_the_page_shows_what_a_terminal_does(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    seconds = it.count(1794819600)
+    clock = types.SimpleNamespace(
+        time_ns=lambda: next(seconds) * 10**9, strftime=time.strftime, gmtime=time.gmtime
+    )
+    monkeypatch.setattr(_folder, "time", clock)
+    text, names = PAGE.read_text(), {}
+    for example in doctest.DocTestParser().get_examples(text):
+        exec(compile(example.source, PAGE, "single"), names)
+    blocks = re.findall(r"```console\n\$ lox (.*)\n((?:.*\n)*?)```", text)
+    assert len(blocks) == text.count("```console")
+    for command, expected in blocks:
+        terminal = Terminal(80)
+        with streams(terminal):
+            main(shlex.split(command))
+        shown = times_aside("\n".join(terminal.lines()) + "\n")
+        assert shown == expected, command
+
+
+def test_ls(store, capsys):
+    runs = told(capsys, "ls", store)
+    names = [run["run"] for run in runs]
+    assert names == [f"a store/{name}" for name in ("0-1@1", "0-1@2", "77", "88", "99")]
+    assert [run["rows"] for run in runs] == [10, 20, 47, 48, 49]
+    assert [run["config"] for run in runs] == [{"lr": 1}, {"lr": 2}, {}, {}, {}]
+    assert {run["state"] for run in runs} == {"ended"}
+    assert runs[1]["session"] == lox.runs(store)[1].session
+    for run, seed in zip(runs[2:], SEEDS, strict=True):
+        own = logged(seed)[1]
+        assert run["keys"] == list(own)
+        assert run["values"].keys() == {"loss", "half"}
+        assert np.float32(run["values"]["loss"]) == own["loss"][-1]
+        assert ml_dtypes.bfloat16(run["values"]["half"]) == own["half"][-1]
+    head, first, second, together, *inner = said(capsys, "ls", store, "-c").splitlines()
+    assert head.split() == ["RUN", "STARTED", "TOOK", "ROWS", "loss", "half", "x", "CONFIG"]
+    assert shlex.split(first)[:2] == ["a store/0-1@1", "2001-09-09"]
+    assert second.endswith("lr=2")
+    lasts = [logged(seed)[1]["loss"][-1].astype(float) for seed in SEEDS]
+    assert "(3 runs)" in together
+    assert "47-49" in together
+    mean, deviation = re.search(r"(\S+) ± (\S+)", together).groups()
+    np.testing.assert_allclose(float(mean), np.mean(lasts), rtol=1e-3)
+    np.testing.assert_allclose(float(deviation), np.std(lasts), rtol=5e-2)
+    found = [float(line.split()[3]) for line in inner]
+    np.testing.assert_allclose(found, lasts, rtol=1e-3)
+    assert said(capsys, "ls", store, "-k", "x").splitlines()[0].split()[-1] == "x"
+
+
+def test_how_a_session_stands(tmp_path, monkeypatch, capsys):
+    writer, run = SaveWriter(tmp_path), Run(5, "5", (5,), {}, time.time() - 300, "g")
+    writer.open(run)
+    (journal,) = tmp_path.glob("*/journal")
+    assert "5:00 live" in said(capsys, "ls", str(tmp_path))
+    os.utime(journal, (0, run.start + 100))
+    assert "1:40 unfinished" in said(capsys, "ls", str(tmp_path))
+    assert told(capsys, "ls", str(tmp_path))[0]["state"] == "unfinished"
+    writer.close(run)
+    os.utime(journal, (0, 0))
+    assert " 5:00 " in said(capsys, "ls", str(tmp_path))
+    # Sessions of earlier versions do not say when they ended.
+    journal.write_bytes(
+        lines([{"run": entries(journal.read_bytes())[0][0]["run"]}, {"end": True}])
+    )
+    os.utime(journal, (0, run.start + 61))
+    assert " 1:01 " in said(capsys, "ls", str(tmp_path))
+
+
+def test_what_ls_prints_can_be_typed(store, capsys):
+    for line in said(capsys, "ls", store).splitlines()[1:]:
+        address = shlex.split(line)[0]
+        assert said(capsys, "show", address)
+        assert said(capsys, "ls", address)
+
+
+def test_show(store, capsys):
+    shown = told(capsys, "show", f"{store}/88")
+    steps, own = logged(8)
+    assert shown["runs"][0]["run"] == "a store/88"
+    assert shown["steps"] == {"step": steps[-1]}
+    names = {"loss": own["loss"], "half": own["half"], "λ/w": own["λ"]["w"]}
+    assert list(shown["keys"]) == [*names, "λ/n"]
+    for name, array in names.items():
+        found, array = shown["keys"][name], array.astype(float)
+        assert found["rows"] == 48
+        for what, number in [("last", array[-1].mean()), ("min", array.min())]:
+            np.testing.assert_allclose(found[what], number, rtol=1e-6)
+        np.testing.assert_allclose(found["max"], array.max(), rtol=1e-6)
+    lines = said(capsys, "show", f"{store}/88", "-k", "λ").splitlines()
+    assert lines[-1].split() == ["λ/n", "48", "47", "0", "47"]
+    assert lines[-2].split()[:3] == ["λ/w", "3", "48"]
+    assert not re.search("[▁-█]", "".join(lines))
+    assert "session 1 of 2" in said(capsys, "show", f"{store}/0-1@1")
+
+
+def test_show_several(store, capsys):
+    session = told(capsys, "ls", store)[-1]["session"]
+    shown = told(capsys, "show", f"{store}/{session}")
+    lasts = [logged(seed)[1]["loss"][-1].astype(float) for seed in SEEDS]
+    found = shown["keys"]["loss"]
+    assert found["rows"] == sum(ROWS + seed for seed in SEEDS)
+    np.testing.assert_allclose(found["mean"], np.mean(lasts))
+    np.testing.assert_allclose(found["std"], np.std(lasts))
+    every = told(capsys, "show", store)
+    assert [run["name"] for run in every["runs"]] == ["0-1", "77", "88", "99"]
+    assert every["keys"]["x"]["rows"] == 20
+    twice = told(capsys, "show", store, f"{store}/88")
+    assert len(twice["runs"]) == 4
+    assert said(capsys, "show", store).startswith("4 runs in a store\n")
+
+
+def test_odd_values(tmp_path, capsys):
+    import jax
+
+    logs = {
+        "nan": np.nan, "key": jax.random.key(3), "z": 1 + 2j, "ok": True, "v": np.ones(9),
+    }  # fmt: skip
+    lox.save(lox.logdict(logs), tmp_path)
+    lines = said(capsys, "show", str(tmp_path)).splitlines()[-5:]
+    assert lines[0].split() == ["nan", "1", "nan"]
+    assert lines[1].split() == ["key", "threefry2x32", "key", "1"]
+    assert lines[2].split()[:3] == ["z", "|z|", "1"]
+    assert lines[3].split()[2:] == ["True", "True", "True"]
+    shown = told(capsys, "show", str(tmp_path))["keys"]
+    assert (shown["nan"]["last"], shown["ok"]["last"]) == (None, 1.0)
+    tail = said(capsys, "tail", str(tmp_path), "--no-follow")
+    long = "v float64[9] [1.0, 1.0, ..., 1.0, 1.0]"
+    assert tail == f"nan nan  key [0, 3]  z (1+2j)  ok True  {long}\n"
+
+
+@pytest.mark.parametrize("number", [0, 3, 1000])
+def test_tail(store, capsys, number):
+    args = ["tail", f"{store}/0-1", "--no-follow", "-n", str(number)]
+    lines = said(capsys, *args, "--json").splitlines()
+    steps = range(max(0, 20 - number), 20)
+    assert [json.loads(line)["steps"]["step"] for line in lines] == list(steps)
+    for line, step in zip(lines, steps, strict=True):
+        found, own = json.loads(line), values(np.array(step))
+        assert found["run"] == "0-1@2"
+        assert np.float32(found["values"]["x"]) == own["x"]
+        assert found["values"]["y"] == own["y"].tolist()
+    lines = said(capsys, *args, "-k", "y").splitlines()
+    assert lines == [f"step {i}  y [{i}, {-i}]" for i in steps]
+    together = said(capsys, "tail", store, "-k", "half", *args[2:]).splitlines()
+    names = [str(seed) * 2 for seed in SEEDS for _ in range(ROWS + seed)]
+    assert [line.split()[0] for line in together] == names[max(0, len(names) - number) :]
+
+
+# Errors -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        ("ls", r"There is no store in '\.lox': it is not there. There are stores in a st"),
+        ("ls 'a sore'", r"Did you mean 'a store'\?"),
+        ("ls .", r"'\.': it has no file 'lox.json'. There are stores in a store\."),
+        ("show 'a store/0-2'", r"has no run '0-2'. Did you mean '0-1'\? It has 0-1, 77,"),
+        ("show 'a store/2'", r"'2' in 'a store' may be 2\d+-.*, 2\d+-.*. Type as much as"),
+        ("show 'a store/0-1@3'", r"has no session @3. It has those from @1 to @2"),
+        ("show 'a store/77@x'", r"has no session @x. It has only one, which is @1"),
+        ("show 'a store/77' -k los", r"'a store/77' has no key 'los'. It has loss, .*mean"),
+        ("ls 'a store' -k z", r"has no key 'z'. It has x, loss, half\."),
+        ("tail 'a store/77' -k los", r"has no key 'los'. It has loss, half, λ. Did you m"),
+        ("plot 'a store' -k z", r"has no key 'z'"),
+        ("plot 'a store' -x epoch", r"nothing to plot with the step 'epoch': a curve is"),
+        ("plot 'a store' -o a.b", r"Cannot write the picture to 'a.b': Format 'b' is not"),
+        ("plot 'a store' -o no/a.png", r"Cannot write the picture to 'no/a.png'.*No such"),
+        ("export 'a store' --to csv -o 'a store/lox.json'", r"Cannot write run `0-1` into"),
+        ("export 'a store' --to csv --project p", r"Give `--out`, not `--project`"),
+        ("export 'a store' --to wandb -o p", r"Give `--project`, not `--out`"),
+    ],
+)
+def test_what_is_wrong_is_said(store, capsys, args, text):
+    if args.startswith("plot"):
+        pytest.importorskip("matplotlib")
+    found = said(capsys, *shlex.split(args), code=1)
+    assert re.match(f"lox: .*{text}", found)
+    assert found.count("\n") == 1
+
+
+def test_an_empty_store_and_no_store_at_all(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert "A store is the folder that `SaveLogger`" in said(capsys, "ls", code=1)
+    _folder.begun(".lox", "a")
+    assert said(capsys, "ls", code=1) == "lox: The store in '.lox' has no runs yet.\n"
+    assert told(capsys, "ls") == []
+    assert "no runs yet" in said(capsys, "show", code=1)
+    lox.save(lox.logdict({"x": 1}), ".lox")
+    assert "x 1" in said(capsys, "tail", "saved", "--no-follow")
+
+
+def test_wrong_usage(capsys):
+    text = said(capsys, "sow", code=2)
+    assert text.startswith("lox: There is no command 'sow'. Did you mean 'show'? There are")
+    for args in (["tail", "-n", "-1"], ["plot", "--smooth", "0"], ["export"], ["-x"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(args)
+        assert "usage: lox" in capsys.readouterr().err
+    assert "COMMAND" in said(capsys)
+
+
+def test_version(capsys):
+    try:
+        version = importlib.metadata.version("jax-lox")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("It is not installed.")
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"lox {version}\n"
+
+
+def test_what_is_not_installed_is_named(store, capsys, monkeypatch):
+    for module, args, extra in [
+        ("matplotlib", ["plot", store], "plot"),
+        ("polars", ["export", store, "--to", "parquet"], "polars"),
+        ("mlflow", ["export", store, "--to", "mlflow"], "mlflow"),
+    ]:
+        monkeypatch.setitem(sys.modules, module, None)
+        assert f"needs `pip install jax-lox[{extra}]`" in said(capsys, *args, code=1)
+
+
+@pytest.mark.xdist_group("wandb")
+def test_what_a_tracker_raises_is_said(store, capsys):
+    pytest.importorskip("wandb")
+    args = ["export", f"{store}/77", "--to", "wandb", "--project", "a/b"]
+    text = said(capsys, *args, code=1)
+    assert re.search(r"^lox: wandb raised \w+: .*'a/b'.*$", text.splitlines()[-1])
+
+
+@pytest.mark.filterwarnings("default")
+def test_what_is_damaged_is_left_out(store, capsys):
+    session = Path(lox.runs(store)[1].session)
+    with (store / session / "journal").open("ab") as journal:
+        journal.write(b"half a li")
+    assert main(["show", f"{store}/0-1"]) == 0
+    out, err = capsys.readouterr()
+    assert re.match(r"lox: What is not whole in the session .* has been left out", err)
+    assert "0-1@2" in out
+
+
+# Plots and exports --------------------------------------------------------------------
+
+
+def drawn(monkeypatch, *args):
+    """The lines of each panel of a plot, and their labels."""
+    figures, figure = [], _plot._figure
+    with monkeypatch.context() as patch:
+        patch.setattr(_plot, "_figure", lambda *a: figures.append(figure(*a)) or figures[0])
+        assert main(["plot", *args]) == 0
+    import matplotlib.pyplot as plt
+
+    plt.close(figures[0])
+    return {ax.get_ylabel(): ax.get_lines() for ax in figures[0].axes}
+
+
+def test_plot(store, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    panels = drawn(monkeypatch, f"{store}/77", "-o", "one.png")
+    assert list(panels) == ["loss", "half", "λ/n"]
+    (line,) = panels["loss"]
+    steps, own = logged(7)
+    assert np.array_equal(line.get_xdata(), steps)
+    assert np.array_equal(line.get_ydata(), own["loss"])
+    assert Path("one.png").read_bytes().startswith(b"\x89PNG")
+    assert capsys.readouterr().out == "loss, half, λ/n of 1 run: one.png\n"
+
+    session = lox.runs(store)[-1].session
+    args = [f"{store}/{session}", f"{store}/77", "-k", "loss", "--smooth", "4"]
+    mean, one = drawn(monkeypatch, *args)["loss"]
+    assert mean.get_label() == f"{store}/{session}, 3 runs"
+    smooth = [
+        [own[max(0, i - 3) : i + 1].mean() for i in range(ROWS + 7)]
+        for own in (logged(seed)[1]["loss"].astype(float) for seed in SEEDS)
+    ]
+    np.testing.assert_allclose(one.get_ydata(), smooth[0])
+    np.testing.assert_allclose(mean.get_ydata()[: ROWS + 7], np.mean(smooth, 0))
+    lines = drawn(monkeypatch, store, "-k", "loss", "--band", "none")["loss"]
+    assert len([line for line in lines if len(line.get_xdata())]) == 3
+
+
+def test_a_smoothed_curve_has_a_gap_only_where_there_is_no_number(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    values = np.array([1, np.nan, 3, 5, np.inf, 7, 9], np.float32)
+    logs = [lox.logdict({"x": x}) for x in values]
+    lox.save(sum(logs[1:], logs[0]), tmp_path)
+    args = [str(tmp_path), "--smooth", "2", "-o", str(tmp_path / "x.png")]
+    (line,) = drawn(monkeypatch, *args)["x"]
+    nan = np.nan
+    assert np.array_equal(line.get_ydata(), [1, nan, nan, 4, nan, nan, 8], equal_nan=True)
+
+
+def test_a_key_is_also_those_below_it(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    one = lox.logdict({"loss/a": 1.0, "loss/b": 2.0, "lossy": 3.0})
+    lox.save(one + one, "s")
+    assert re.findall(r"loss\S*", said(capsys, "ls", "s", "-k", "loss")) == [
+        "loss/a",
+        "loss/b",
+    ]
+    assert list(told(capsys, "show", "s", "-k", "loss")["keys"]) == ["loss/a", "loss/b"]
+    tail = told(capsys, "tail", "s", "-k", "loss", "-n", "1", "--no-follow")
+    assert list(tail["values"]) == ["loss/a", "loss/b"]
+    assert list(drawn(monkeypatch, "s", "-k", "loss")) == ["loss/a", "loss/b"]
+
+
+def test_export(store, capsys):
+    pl = pytest.importorskip("polars")
+    args = ["export", f"{store}/0-1@1", "--to", "csv"]
+    assert said(capsys, *args) == "1 run exported to csv\n"
+    with open("csv/0-1.csv") as file:
+        rows = list(csv.DictReader(file))
+    own = values(np.arange(10))
+    assert [np.float32(row["x"]) for row in rows] == own["x"].tolist()
+    assert [json.loads(row["y"]) for row in rows] == own["y"].tolist()
+
+    said(capsys, "export", f"{store}/88", store, "--to", "parquet", "-o", "tables")
+    assert len(list(Path("tables").glob("*.parquet"))) == 4
+    table = pl.read_parquet("tables/88.parquet")
+    assert np.array_equal(table["loss"], logged(8)[1]["loss"])
+    assert np.array_equal(table["step"], logged(8)[0])
+    said(capsys, "export", f"{store}/0-1", "--to", "json")
+    assert len(Path("json/0-1.jsonl").read_text().splitlines()) == 20
+
+
+# Processes of their own ---------------------------------------------------------------
+
+
+@pytest.fixture
+def script(tmp_path):
+    """What an installation puts beside Python."""
+    path = tmp_path / "bin" / "lox"
+    path.parent.mkdir()
+    text = "import sys\nfrom lox_host.cli.main import main\nsys.exit(main())\n"
+    path.write_text(f"#!{sys.executable}\n{text}")
+    path.chmod(0o755)
+    return str(path)
+
+
+ENV = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join(sys.path),
+    "PYTHONPROFILEIMPORTTIME": "1",
+}
+
+
+def imports(err):
+    """The modules that a process has imported, and what else it has said."""
+    found = re.findall(r"import time:.*\| +(\S+)\n", err)
+    return set(found), re.sub(r"import time:.*\n", "", err)
+
+
+def test_it_starts_without_jax_and_writes_ascii_where_that_is_asked(store, script):
+    for args in (
+        ["ls", store],
+        ["export", store, "--to", "csv"],
+        ["show", f"{store}/88"],
+    ):
+        env = {**ENV, "PYTHONIOENCODING": "ascii"}
+        done = subprocess.run(
+            [script, *args], env=env, capture_output=True, text=True, check=True
+        )
+        names, rest = imports(done.stderr)
+        assert not rest
+        assert {"numpy", "lox_host.cli.select_runs"} <= names
+        assert not {name for name in names if name.partition(".")[0] in ("jax", "rich")}
+    assert r"\u03bb/w 3" in done.stdout
+
+
+def test_tail_follows_what_another_process_writes(tmp_path):
+    writer, run = SaveWriter(tmp_path), Run(5, "5", (5,), {}, time.time(), "g")
+    writer.open(run)
+    writer.write(Batch([block(np.arange(3), id=5)]))
+    writer.flush()
+    command = [
+        sys.executable,
+        "-m",
+        "lox_host.cli.main",
+        "tail",
+        str(tmp_path),
+        "--json",
+        "-n",
+        "2",
+    ]
+    process = subprocess.Popen(
+        command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    lines = [process.stdout.readline(), process.stdout.readline()]
+    for i in range(3, 60):
+        writer.write(Batch([block([i], id=5, split=i % 3 == 0)]))
+        writer.flush()
+        time.sleep(0.02 if i % 10 else 0.4)
+    writer.write(Batch([block([60], id=5)]))
+    writer.close(run)  # joins all frames, and replaces the journal
+    out, err = process.communicate(timeout=60)
+    found = [json.loads(line) for line in [*lines, *out.splitlines()]]
+    assert [row["steps"]["step"] for row in found] == list(range(1, 61))
+    xs = [np.float32(row["values"]["x"]) for row in found]
+    assert xs == values(np.arange(1, 61))["x"].tolist()
+    names, rest = imports(err)
+    assert rest == f"lox: {tmp_path} has ended.\n"
+    assert process.returncode == 0
+    assert "jax" not in names
+
+
+def test_tail_waits_for_a_key(tmp_path, capsys):
+    writer, run = SaveWriter(tmp_path), Run(5, "5", (5,), {}, time.time(), "g")
+    writer.open(run)
+    writer.write(Batch([block([0], id=5, split=True)]))
+    writer.flush()
+
+    def write():
+        time.sleep(0.3)
+        writer.write(Batch([block([1], id=5)]))
+        writer.close(run)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert main(["tail", str(tmp_path), "-k", "y"]) == 0
+    thread.join()
+    out, err = capsys.readouterr()
+    assert out == "step 1  y [1, -1]\n"
+    there, ended = err.splitlines()
+    assert there == f"lox: {tmp_path} has no key 'y'. It has x. It may come."
+    assert ended == f"lox: {tmp_path} has ended."
+
+
+def test_tail_ends_when_files_are_taken_away(tmp_path):
+    writer, run = SaveWriter(tmp_path), Run(5, "5", (5,), {}, time.time(), "g")
+    writer.open(run)
+    writer.write(Batch([block([0, 1], id=5)]))
+    writer.flush()
+    (choice,) = chosen(str(tmp_path))
+    follower = Follower(choice.now, [5], [])
+    (rows,) = follower.last(1)
+    assert rows.steps["step"].tolist() == [1]
+    (choice.now.folder / "0000.arrows").unlink()
+    with pytest.raises(Trouble, match=r"A file of the session in .* is missing"):
+        Follower(choice.now, [5], []).last(1)
+    shutil.rmtree(choice.now.folder)
+    assert (follower.new(), follower.ended) == ([], True)
+
+
+def test_a_process_that_is_interrupted_or_not_read_any_more_ends_quietly(tmp_path):
+    writer = SaveWriter(tmp_path)
+    writer.open(Run(5, "5", (5,), {}, time.time(), "g"))
+    writer.write(Batch([block(np.arange(5000), id=5)]))
+    writer.flush()
+    env = {name: value for name, value in ENV.items() if "PROFILE" not in name}
+    command = [
+        sys.executable,
+        "-m",
+        "lox_host.cli.main",
+        "tail",
+        str(tmp_path),
+        "-n",
+        "5000",
+    ]
+    for code in (141, 130):
+        with subprocess.Popen(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout.readline().startswith("step 0  x 0.000  y [0, 0]")
+            if code == 141:
+                process.stdout.close()
+            else:
+                for _ in range(4999):
+                    process.stdout.readline()
+                process.send_signal(signal.SIGINT)
+            assert process.stderr.read() == ""
+        assert process.returncode == code
+
+
+def test_colours_on_a_terminal(store, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "40")
+    lox.save(lox.logdict({"bad": np.float32(np.nan)}), store)
+    for no_color in (False, True):
+        monkeypatch.setenv("NO_COLOR", "1" if no_color else "")
+        terminal = Terminal(120)
+        with streams(terminal):
+            assert main(["show", f"{store}/77", "-k", "loss"]) == 0
+            assert main(["show", f"{store}/saved"]) == 0
+            assert main(["ls", store]) == 0
+            assert main(["ls", store, "-k", "loss"]) == 0
+        lines = terminal.lines()
+        assert (b"\x1b[36m" in terminal.raw) is not no_color
+        assert bool(re.search(rb"\x1b\[31m *nan\x1b", terminal.raw)) is not no_color
+        heads = [line.split() for line in lines if line.startswith(("KEY", "RUN"))]
+        assert heads == [
+            ["KEY", "ROWS", "LAST", "TREND"],
+            ["KEY", "ROWS", "LAST", "MIN", "MAX", "TREND"],
+            ["RUN", "ROWS"],
+            ["RUN", "ROWS", "loss"],
+        ]
+
+
+def test_a_long_configuration_is_wrapped(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    config = {f"option{i}": i for i in range(6)}
+    with lox.loggers.SaveLogger(tmp_path, config=config) as logger:
+        logger.log(logger.init(0), {"x": 1.0}, step=3)
+    terminal = Terminal(120)
+    with streams(terminal):
+        main(["show", str(tmp_path / "0")])
+    lines = terminal.lines()
+    assert [line for line in lines if "option" in line] == [
+        "config   option0=0  option1=1  option2=2",
+        "         option3=3  option4=4  option5=5",
+    ]
+    assert "steps    step 3" in lines
+
+
+def test_bash_completes(store, script):
+    program = """
+eval "$(lox completion bash)"
+COMP_WORDS=(lox show "a store/0"); COMP_CWORD=2; _lox; printf '%s|' "${COMPREPLY[@]}"
+COMP_WORDS=(lox tail "a store/77" -k ""); COMP_CWORD=4; _lox; printf '%s|' "${COMPREPLY[@]}"
+"""
+    env = {**ENV, "PATH": f"{Path(script).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", program], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "a store/0-1@1|a store/0-1@2|loss|half|λ|"
+
+
+def test_completion(store):
+    def after(*words):
+        return completions(parser_of_lox(), words)
+
+    assert after("s") == ["show"]
+    assert after("--v") == ["--version"]
+    assert after("ls", "") == ["a store/"]
+    assert after("show", "a store/8") == ["a store/88"]
+    assert after("export", "x", "--to", "t") == ["tensorboard", "trackio"]
+    assert after("tail", "--no") == ["--no-follow"]
+    assert after("plot", "a store/0-1", "-k", "") == ["x", "y"]
+    assert after("plot", "nowhere/x", "-k", "") == []
+    assert after("plot", "-o", "") == []
+    assert after("completion", "") == ["bash", "zsh", "fish"]
+    assert after("tail", "--no-follow", "a") == ["a store/"]

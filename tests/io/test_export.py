@@ -1,0 +1,171 @@
+"""Runs of a store, sent to other loggers."""
+
+import dataclasses
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lox
+from lox import loggers
+from lox_host.store import recorded as _recorded
+from lox_host.store.folder import begun
+from lox_host.store.reader import Reader, Stale
+from lox_host.writers import replay as _resend
+from support import tracked
+from support.kept import Kept
+from support.tracked import CONFIG, KEYS, NAMES, XS, counted, expected, odd, trained
+
+pytestmark = pytest.mark.usefixtures("offline")
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store with eight runs, recorded where no tracker was installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("wandb", "tensorboard", "mlflow", "trackio", "neptune_scale"):
+            patch.setitem(sys.modules, name, None)
+        trained(loggers.SaveLogger(tmp_path / "store", config=CONFIG))
+    return tmp_path / "store"
+
+
+def series(writer, name):
+    """By key, the steps and values that a writer has got."""
+    found = {}
+    for steps, values in writer.rows(name):
+        for key, value in values.items():
+            found.setdefault(key, []).append((steps, value))
+    return found
+
+
+@pytest.mark.parametrize("rows", [7, 10_000])
+def test_a_writer_gets_what_was_recorded(store, rows, monkeypatch):
+    monkeypatch.setattr(_resend, "ROWS", rows)
+    writer = Kept()
+    lox.export(store, writer)
+
+    assert sorted(run.name for run in writer.opened) == sorted(NAMES)
+    assert writer.opened == writer.closed
+    assert len({run.group for run in writer.opened}) == 1
+    assert writer.opened[0].config == {"lr": 0.1, "net": {"width": 64, "sizes": [1, 2]}}
+    for name, x in zip(NAMES, XS.tolist(), strict=True):
+        found, wanted = series(writer, name), expected(x)
+        for key in ("loss", "score", "back", "again", "bare"):
+            assert found[key] == wanted[key]
+        ((_, parts),) = found["parts"]
+        assert parts == {"z": np.complex64(complex(x, 2 * x)), "big": x > 0.5}
+
+
+def test_what_a_journal_does_not_tell_of_a_run_is_the_default():
+    run = loggers.Run(3, "0-1", (0, 1), {"lr": 0.1}, 1e9, "g", 0, "12345678")
+    told = {name: value for name, value in vars(run).items() if name != "job"}
+    assert _recorded.run_of(vars(run)) == run
+    assert _recorded.run_of(told) == dataclasses.replace(run, job="")
+
+
+def test_a_logger_gets_what_was_recorded(store, tmp_path):
+    board = loggers.TensorBoardLogger(tmp_path / "board")
+    files = loggers.JSONLogger(tmp_path / "json")
+    lox.export(store, loggers.MultiLogger(board, files))
+
+    for name, x in zip(NAMES, XS.tolist(), strict=True):
+        run = tracked.tensorboard_run(tmp_path / "board" / name)
+        assert {
+            tag: [(event.step, event.value) for event in run.Scalars(tag)]
+            for tag in run.Tags()["scalars"]
+        } == counted(expected(x))
+    assert len(list((tmp_path / "json").glob("*.jsonl"))) == 8
+
+
+@pytest.mark.xdist_group("wandb")
+def test_wandb_gets_what_was_recorded(store, tmp_path):
+    lox.export(store, loggers.WandbLogger(dir=str(tmp_path)), key=KEYS[3])
+
+    ((name, run),) = tracked.wandb_runs(tmp_path).items()
+    assert name == NAMES[3]
+    rows = [{k: x for k, x in row.items() if k[0] != "_"} for row in run["rows"]]
+    assert tracked.rowwise(rows) == expected(XS[3].item())
+
+
+def test_all_that_is_odd_arrives(tmp_path):
+    first, second = Kept(), Kept()
+    for logger in (loggers.Logger(first), loggers.SaveLogger(tmp_path)):
+        for _ in range(2):
+            state = logger.init(KEYS[0])
+            logger.tap(odd, state)(jnp.float32(1))
+            logger.finish(state)
+    lox.export(tmp_path, second)
+
+    assert len(second.opened) == 2
+    before, after = (writer.rows(NAMES[0]) for writer in (first, second))
+    assert repr(before) == repr(after)
+
+
+def test_bad_input(store):
+    with pytest.raises(TypeError, match=r"`to` is 'str'.*CSVLogger\(.*or a writer with"):
+        lox.export(store, "csv")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(
+        LookupError, match=r"has no run with the key \(9,\): see `lox.runs`"
+    ):
+        lox.export(store, Kept(), key=9)
+    with pytest.raises(FileNotFoundError, match="There is no store"):
+        lox.export(store / "other", Kept())
+    begun(store / "new", "a")
+    with pytest.raises(LookupError, match="has no runs yet"):
+        lox.export(store / "new", Kept())
+
+
+class Full(Kept):
+    def write(self, batch):
+        raise OSError("no space left")
+
+
+def test_what_cannot_be_written_raises_and_runs_are_closed(store):
+    writer = Full()
+    with pytest.raises(OSError, match="no space left"):
+        lox.export(store, writer)
+    assert len(writer.opened) == len(writer.closed) == 8
+
+
+def test_a_run_that_logged_nothing_is_sent(tmp_path):
+    with loggers.SaveLogger(tmp_path) as logger:
+        logger.init(KEYS[0])
+    writer = Kept()
+    lox.export(tmp_path, writer)
+    assert [run.name for run in writer.closed] == [NAMES[0]]
+    assert not writer.batches
+
+
+def test_what_is_damaged_is_left_out(tmp_path):
+    lox.save(lox.logdict({"x": 1.0}), tmp_path, key=0)
+    lox.save(lox.logdict({"y": jnp.arange(99.0)}), tmp_path, key=0)
+    damaged, _ = sorted(tmp_path.glob("*/*.arrows"))
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    writer = Kept()
+    with pytest.warns(UserWarning, match="A frame of 1 rows .* has been left out"):
+        lox.export(tmp_path, writer)
+    assert [set(values) for _, values in writer.rows(writer.opened[0].name)] == [{"y"}]
+
+
+def test_a_store_that_is_rewritten_meanwhile_is_read_again(store, monkeypatch):
+    column, stale = Reader.column, iter([True])
+
+    def once(self, *args):
+        if next(stale, False):
+            raise Stale
+        return column(self, *args)
+
+    monkeypatch.setattr(Reader, "column", once)
+    writer = Kept()
+    lox.export(store, writer)
+    assert len(series(writer, NAMES[0])["loss"]) == tracked.STEPS
+
+
+def test_what_was_logged_twice_is_sent_twice(tmp_path):
+    for seed in (0, 0, 1):
+        lox.save(lox.logdict({"x": seed}), tmp_path, key=jax.random.key(seed))
+    writer = Kept()
+    lox.export(tmp_path, writer, key=jax.random.key(0))
+    assert [run.key for run in writer.opened] == [(0, 0), (0, 0)]

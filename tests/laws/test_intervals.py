@@ -1,0 +1,241 @@
+"""Every k-th row of each key, against the rows of the eager run."""
+
+import functools as ft
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lox
+from support.programs import PROGRAMS, Program, logged
+from support.reductions import assert_reduced, thinned
+from support.selection import covering, thin
+from support.truth import (
+    assert_logs,
+    assert_trees_close,
+    by_key,
+    records,
+    records_of_each,
+    records_of_grad,
+    result,
+    total,
+    total_of,
+)
+from support.while_programs import PROGRAMS as WHILE_PROGRAMS, ROOM, X, truth
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+INTERVALS = [1, 2, 3, 5, 100]
+
+
+def third(programs: list[Program], start: int):
+    """Each program meets an interval in at least one way, each construct in all."""
+    return pytest.mark.parametrize(
+        "p", covering(programs, 3, start=start), ids=lambda p: p.name
+    )
+
+
+def some_of(p: Program, turn: int = 0) -> list[int]:
+    """Each interval meets many programs."""
+    i = PROGRAMS.index(p)
+    return thin(INTERVALS, 5, start=i + turn * (i // 5 + 2))
+
+
+# Every construct ----------------------------------------------------------------------
+
+
+@third(PROGRAMS, 0)
+def test_each_key_keeps_every_kth_row(p: Program):
+    for k in some_of(p):
+        for wrap in thin([jax.jit, lambda fun: fun], 2, start=PROGRAMS.index(p) // 2):
+            out, logs = wrap(lox.spool(p.fun, interval=k))(p.x)
+            check(p, logs, records(p), k)
+            assert_trees_close(out, result(p))
+
+
+@third(PROGRAMS, 1)
+def test_each_example_keeps_its_own_kth_rows(p: Program):
+    def spool_of_vmap(k):
+        _, logs = jax.jit(lox.spool(jax.vmap(p.fun), interval=k))(p.xs)
+        check(p, logs, records_of_each(p), k)
+
+    def vmap_of_spool(k):
+        _, logs = jax.jit(jax.vmap(lox.spool(p.fun, interval=k)))(p.xs)
+        check(p, logs, records_of_each(p), k, batch_first=True)
+
+    for k in some_of(p):
+        for run in thin([spool_of_vmap, vmap_of_spool], 2, start=PROGRAMS.index(p) // 2):
+            run(k)
+
+
+@third([p for p in PROGRAMS if p.grad], 0)
+def test_rows_are_thinned_under_grad(p: Program):
+    def grad_of_spool(k):
+        def fun(x):
+            out, logs = lox.spool(p.fun, interval=k)(x)
+            return total(out), logs
+
+        _, logs = jax.jit(jax.grad(fun, has_aux=True))(p.x)
+        check(p, logs, records(p), k)
+
+    def spool_of_grad(k):
+        _, logs = lox.spool(jax.jit(jax.grad(total_of(p.fun))), interval=k)(p.x)
+        check(p, logs, records_of_grad(p), k)
+
+    for k in some_of(p, turn=1):
+        for run in thin([grad_of_spool, spool_of_grad], 2, start=PROGRAMS.index(p) // 2):
+            run(k)
+
+
+@third(PROGRAMS, 2)
+def test_reductions_see_every_kth_row(p: Program):
+    def plainly(k, name):
+        _, logs = jax.jit(lox.spool(p.fun, interval=k, reduce=name))(p.x)
+        assert_reduced(logs, every_kth(records(p), k), name)
+
+    def of_each_example(k, name):
+        _, logs = jax.jit(lox.spool(jax.vmap(p.fun), interval=k, reduce=name))(p.xs)
+        assert_reduced(logs, every_kth(records_of_each(p), k), name)
+
+    ways = [(plainly, "count"), (plainly, "last"), (of_each_example, "count")]
+    for k in some_of(p):
+        for run, name in thin(ways, 3, start=PROGRAMS.index(p) // 3):
+            run(k, name)
+
+
+@pytest.mark.parametrize("fun", WHILE_PROGRAMS, ids=lambda fun: fun.__name__)
+def test_every_kth_row_in_loops_of_unknown_length(fun):
+    k = INTERVALS[WHILE_PROGRAMS.index(fun) % 5]
+    kept = every_kth(truth(fun, float(X))[1], k)
+    _, logs = jax.jit(lox.spool(fun, interval=k, capacity=ROOM))(X)
+    natural = {"before", "last"}.__contains__
+    assert_logs(logs.filter(lambda key, _: not natural(key)), but(kept, natural),
+                natural=lambda key: False)  # fmt: skip
+    _, logs = jax.jit(lox.spool(fun, interval=k, reduce="count"))(X)
+    assert_reduced(logs, kept, "count")
+
+
+def but(records, natural):
+    return [r for r in records if not any(natural(key) for key in r.data)]
+
+
+def check(p: Program, logs, mine, k: int, batch_first=False) -> None:
+    """The rows are every k-th of those that were logged, and there is no room for more."""
+    assert_logs(logs, every_kth(mine, k), natural=p.is_natural, batch_first=batch_first)
+    for key, rows in logs.rows().items():
+        most = bound(p, key)
+        if rows.time and most is not None:
+            assert rows.length <= math.ceil(most / k), f"{key!r}: {rows.length} rows"
+
+
+def every_kth(records, k):
+    """Every k-th record of each key, of each example, with that key alone."""
+    return [r.only({key}) for key in by_key(records) for r in thinned(records, key, k)]
+
+
+@ft.cache
+def bounds(p: Program) -> dict[str, int]:
+    _, logs = jax.eval_shape(lox.spool(p.fun), p.x)
+    return {key: rows.length for key, rows in logs.rows().items()}
+
+
+def bound(p: Program, key: str) -> int | None:
+    """How many rows of a key there may be."""
+    return bounds(p).get(key)
+
+
+# By hand ------------------------------------------------------------------------------
+
+
+def nested(x):
+    def outer(carry, i):
+        def inner(carry, j):
+            lox.log({"x": 10 * i + j, "all": carry}, i=i, j=j)
+            return carry + 1, None
+
+        lox.log({"x": -i})
+        return jax.lax.scan(inner, carry, jnp.arange(4))[0], None
+
+    return jax.lax.scan(outer, x, jnp.arange(6))[0]
+
+
+def test_rows_of_nested_loops_are_counted_through():
+    every = [v for i in range(6) for v in (-i, *(10 * i + j for j in range(4)))]
+    for k in (1, 2, 3, 4, 5, 7, 29, 30, 31, 100):
+        _, logs = jax.jit(lox.spool(nested, interval=k))(0)
+        assert logs["x"].tolist() == every[::k]
+        assert logs["all"].tolist() == list(range(24))[::k]
+        assert "x" not in logs.valid
+        assert logs.j["all"].tolist() == [n % 4 for n in range(24)][::k]
+
+
+def test_rows_of_a_branch_are_counted_as_they_are_logged():
+    def fun(xs):
+        def step(count, x):
+            count = jax.lax.cond(x > 0, lambda c: logged("c", c, step=x) + 1, abs, count)
+            return count, None
+
+        return jax.lax.scan(step, 0, xs)[0]
+
+    xs = jnp.array([0, 1, 2, 0, 3, 0, 0, 4, 5, 6, 0, 7])
+    for k in (1, 2, 3, 4, 100):
+        _, logs = jax.jit(lox.spool(fun, interval=k))(xs)
+        assert logs["c"].shape == (math.ceil(12 / k),)
+        rows = logs.compact()
+        assert rows["c"].tolist() == list(range(7))[::k]
+        assert rows.step["c"].tolist() == list(range(1, 8))[::k]
+        _, logs = jax.jit(jax.vmap(lox.spool(fun, interval=k)))(jnp.stack([xs, 1 - xs]))
+        for row, there, count in zip(logs["c"], logs.valid["c"], (7, 5), strict=True):
+            assert row[np.asarray(there)].tolist() == list(range(count))[::k]
+
+
+def test_a_key_logged_once_keeps_its_shape():
+    for k in INTERVALS:
+        _, logs = lox.spool(lambda x: logged("x", x), interval=k)(2.0)
+        assert logs.data == {"x": 2}
+        assert not logs.valid
+
+
+def test_the_interval_is_applied_before_the_reduction():
+    rows = np.arange(24)
+    for k in (1, 2, 5, 100):
+        for name, expected in (("sum", rows[::k].sum()), ("last", rows[::k][-1])):
+            _, logs = jax.jit(lox.spool(nested, interval=k, reduce=name))(0)
+            assert logs["all"] == expected
+            assert logs.j["all"] == rows[::k][-1] % 4
+        _, logs = jax.jit(lox.spool(nested, interval=k, reduce={"all": "count"}))(0)
+        assert logs["all"] == len(rows[::k])
+        assert len(logs["x"]) == math.ceil(30 / k)
+
+
+def test_rows_of_a_loop_of_unknown_length_are_counted_through():
+    def fun(n):
+        lox.log({"i": -1})
+        jax.lax.fori_loop(0, n, lambda i, c: (logged("i", i), c)[1], 0)
+        lox.log({"i": n})
+
+    spooled = jax.jit(lox.spool(fun, interval=3, capacity=4))
+    for n in (0, 1, 2, 5, 9, 11, 12, 40):
+        inside = [i for i in range(n) if (i + 1) % 3 == 0]
+        after = [n] if (n + 1) % 3 == 0 else []
+        _, logs = spooled(n)
+        assert logs.compact()["i"].tolist() == [-1, *inside[-4:], *after]
+
+
+def test_a_loop_that_never_runs_has_no_rows():
+    def never(c, _):
+        return jax.lax.scan(lambda c, _: (logged("x", c), None), c, None, 0)
+
+    def fun(x):
+        return jax.lax.scan(lambda c, _: never(logged("y", c), None), x, None, 3)[0]
+
+    _, logs = jax.jit(lox.spool(fun, interval=2))(1.0)
+    assert logs["y"].tolist() == [1, 1]
+    assert logs["x"].shape == (0,)
+
+
+def test_thinned_logs_cannot_be_added():
+    _, logs = lox.spool(nested, interval=2)(0)
+    with pytest.raises(ValueError, match=r"(?s)'x'.*thin|thin.*'x'"):
+        logs + logs

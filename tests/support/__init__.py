@@ -1,0 +1,1 @@
+"""Programs, independent truths and readers that tests of all folders share."""

@@ -1,0 +1,441 @@
+"""The independent truth: an eager run that writes down every `log` call."""
+
+import contextlib
+import dataclasses
+import functools as ft
+import itertools as it
+from collections.abc import Callable, Sequence
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lox
+from support.programs import Program
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """One call of `log`, and which example of each `vmap` around it made it."""
+
+    data: dict[str, Any]
+    steps: dict[str, Any]
+    tags: tuple[str, ...]
+    lanes: tuple[int, ...]
+    sizes: tuple[int, ...]
+    raw: dict[str, Any]  # the values before they were unwrapped, for an inner `spool`
+
+    def only(self, keys: set[str]) -> "Record":
+        return dataclasses.replace(
+            self, data={k: v for k, v in self.data.items() if k in keys}
+        )
+
+
+class Recorder:
+    """Stands in for `lox`, and for what JAX cannot do eagerly, example by example."""
+
+    def __init__(self):
+        self.records: list[Record] = []
+        self.lanes: list[tuple[int, int]] = []
+        self.muted = 0
+
+    def log(self, data, *, tags=(), prefix="", reduce=None, **steps):
+        raw = {prefix + key: value for key, value in data.items()}
+        if not self.muted:
+            self.records.append(
+                Record(
+                    {key: jax.tree.map(concrete, value) for key, value in raw.items()},
+                    jax.tree.map(concrete, steps),
+                    as_tuple(tags),
+                    tuple(lane for lane, _ in self.lanes),
+                    tuple(size for _, size in self.lanes),
+                    raw,
+                )
+            )
+        return raw
+
+    def spool(self, fun, argnames=None, tags=None, keep_logs=False, *, prefix=""):
+        def spooled(*args, **kwargs):
+            start = len(self.records)
+            out = fun(*args, **kwargs)
+            inner, self.records[start:] = self.records[start:], []
+            taken = [record.only(chosen(record, argnames, tags)) for record in inner]
+            left = [
+                record.only(set(record.data) - set(kept.data))
+                for record, kept in zip(inner, taken, strict=True)
+            ]
+            self.records += (
+                inner if keep_logs else [record for record in left if record.data]
+            )
+            return out, {
+                prefix + key: stacked(rows) for key, rows in by_key(taken, "raw").items()
+            }
+
+        return spooled
+
+    @contextlib.contextmanager
+    def silent(self):
+        self.muted += 1
+        try:
+            yield
+        finally:
+            self.muted -= 1
+
+    def quiet(self, fun):
+        @ft.wraps(fun)
+        def quiet(*args, **kwargs):
+            with self.silent():
+                return fun(*args, **kwargs)
+
+        return quiet
+
+    def vmap(self, fun, in_axes=0, out_axes=0, axis_size=None):
+        """One run per example: also a `cond` inside then takes one branch only."""
+
+        def looped(*args):
+            axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args)
+            sizes = [
+                leaf.shape[a]
+                for arg, a in zip(args, axes, strict=True)
+                if a is not None
+                for leaf in jax.tree.leaves(arg)
+            ]
+            size = axis_size or sizes[0]
+            outs = []
+            for lane in range(size):
+                self.lanes.append((lane, size))
+                outs.append(
+                    fun(*(take(arg, a, lane) for arg, a in zip(args, axes, strict=True)))
+                )
+                self.lanes.pop()
+            return jax.tree.map(lambda *ys: jnp.stack(ys, out_axes), *outs)
+
+        return looped
+
+    def map(self, fun, xs, *, batch_size=None):
+        if batch_size is None:
+            return jax.lax.scan(lambda _, x: ((), fun(x)), (), xs)[1]
+        blocks = jax.tree.map(lambda x: x.reshape(-1, batch_size, *x.shape[1:]), xs)
+        ys = self.map(self.vmap(fun), blocks)
+        return jax.tree.map(lambda y: y.reshape(-1, *y.shape[2:]), ys)
+
+
+def run(fun: Callable, *args: Any) -> tuple[Any, list[Record]]:
+    """The result of `fun` and what it logged, from an eager run."""
+    recorder = Recorder()
+    with contextlib.ExitStack() as stack:
+        for target, name, stand_in in (
+            (lox, "log", recorder.log),
+            (lox, "spool", recorder.spool),
+            (lox, "nolog", recorder.quiet),
+            (lox, "silent", recorder.silent),
+            (jax, "vmap", recorder.vmap),
+            (jax.lax, "map", recorder.map),
+            (jax, "eval_shape", recorder.quiet(jax.eval_shape)),
+            # A checkpointed block would log again when it is computed again.
+            (jax, "checkpoint", lambda fun=None, **_: fun or (lambda fun: fun)),
+        ):
+            stack.enter_context(mock.patch.object(target, name, stand_in))
+        stack.enter_context(jax.disable_jit())
+        out = fun(*args)
+    return out, recorder.records
+
+
+def run_each(fun: Callable, xs: jax.Array) -> tuple[Any, list[Record]]:
+    """One eager run per example."""
+    return run(lambda xs: jax.vmap(fun)(xs), xs)
+
+
+@ft.cache
+def records(p: Program) -> list[Record]:
+    """What a program of the catalogue logs."""
+    return run(p.truth, p.x)[1]
+
+
+@ft.cache
+def records_of_each(p: Program) -> list[Record]:
+    """What it logs for each of its examples."""
+    return run_each(p.truth, p.xs)[1]
+
+
+@ft.cache
+def records_of_grad(p: Program) -> list[Record]:
+    """What the gradient of its `total` logs."""
+    return run(jax.grad(total_of(p.truth)), p.x)[1]
+
+
+@ft.cache
+def result(p: Program) -> Any:
+    """What it returns."""
+    return jax.jit(bare(p))(p.x)
+
+
+@ft.cache
+def result_of_each(p: Program) -> Any:
+    """What it returns for each of its examples."""
+    return jax.jit(bare(p, jax.vmap))(p.xs)
+
+
+@ft.cache
+def slope_of(p: Program) -> Any:
+    """The gradient of its `total`."""
+    return jax.jit(bare(p, lambda fun: jax.grad(total_of(fun))))(p.x)
+
+
+def bare(p: Program, transform: Callable = lambda fun: fun) -> Callable:
+    """The program without logs; one that computes with its own logs needs them."""
+    return transform(p.equivalent) if p.equivalent else without_logs(transform(p.fun))
+
+
+def total_of(fun: Callable) -> Callable:
+    return lambda x: total(fun(x))
+
+
+def total(out: Any) -> Any:
+    """A number that depends on all floats in `out`."""
+    leaves = [a for a in jax.tree.leaves(out) if jnp.issubdtype(a.dtype, jnp.floating)]
+    return sum((jnp.sum(jnp.sin(a)) for a in leaves), start=jnp.float32(0))
+
+
+def without_logs(fun: Callable) -> Callable:
+    """`fun` as if its log calls had never been written."""
+
+    @ft.wraps(fun)
+    def bare(*args, **kwargs):
+        with mock.patch.object(lox, "log", lambda data, **_: dict(data)):
+            return fun(*args, **kwargs)
+
+    return bare
+
+
+# Comparing ----------------------------------------------------------------------------
+
+
+def assert_logs(
+    logs: Any,
+    records: Sequence[Record],
+    *,
+    natural: Callable[[str], bool],
+    batch_first: bool = False,
+    tol: float = 1e-4,
+) -> None:
+    """Check that `logs` are `records`, row by row and example by example.
+
+    That is their values, dtypes, steps and tags.
+
+    Args:
+        logs: What `spool` returned.
+        records: What the eager run wrote down.
+        natural: Says whether a key has the shape it was logged with, and no time axis.
+        batch_first: The examples come before time, as in `vmap(spool(f))`.
+        tol: Relative and absolute, for floats; the compiler may reorder what it adds up.
+    """
+    expected = by_key(records)
+    assert set(expected) <= set(logs), f"lost {sorted(set(expected) - set(logs))}: {logs}"
+    for key in logs:
+        if key not in expected:
+            assert not logged_rows(logs, key), f"{key!r} was not logged: {logs[key]}"
+            continue
+        timed = not natural(key)
+        if timed and batch_first:
+            logs_of = ft.partial(jax.tree.map, lambda a: np.moveaxis(plain(a), 1, 0))
+        else:
+            logs_of = ft.partial(jax.tree.map, plain)
+        assert_key(key, logs, logs_of, expected[key], timed, tol)
+
+
+def assert_key(
+    key: str,
+    logs: Any,
+    normal: Callable,
+    records: Sequence[Record],
+    timed: bool,
+    tol: float,
+) -> None:
+    sizes = max((record.sizes for record in records), key=len)
+    value = normal(logs[key])
+    assert jax.tree.structure(value) == jax.tree.structure(records[0].data[key]), (
+        f"{key!r}: {value}"
+    )
+    shapes = jax.tree.map(
+        np.shape, records[0].data[key], is_leaf=lambda x: isinstance(x, np.ndarray)
+    )
+    names = {name for name in logs.steps if key in logs.steps[name]}
+    assert {name for record in records for name in record.steps} <= names, (
+        f"{key!r} has only the steps {names}"
+    )
+    assert {tag for record in records for tag in record.tags} <= set(
+        logs.tags.get(key, ())
+    ), f"tags of {key!r}"
+    for lane in it.product(*map(range, sizes)):
+        at = ft.partial(row_block, lane=lane, sizes=sizes, timed=timed)
+        mask = at(normal(logs.valid[key]), shape=()) if key in logs.valid else None
+        rows = jax.tree.map(lambda a, s: keep(at(a, shape=s), mask), value, shapes)
+        mine = [record for record in records if record.lanes == lane[: len(record.lanes)]]
+        where = f"{key!r} of example {lane}" if lane else f"{key!r}"
+        assert_rows(where, rows, [record.data[key] for record in mine], tol)
+        for name in names:
+            step, is_there = logs.steps[name], [name in record.steps for record in mine]
+            if key in step.valid:
+                found = keep(at(normal(step.valid[key]), shape=()), mask)
+                assert list(found) == is_there, (
+                    f"step {name!r} of {where}: there for {found}, not for {is_there}"
+                )
+            else:
+                assert all(is_there), f"step {name!r} of {where}: rows without it have one"
+            shape = next(
+                (
+                    np.shape(record.steps[name])
+                    for record in records
+                    if name in record.steps
+                ),
+                (),
+            )
+            rows = keep(keep(at(normal(step[key]), shape=shape), mask), is_there)
+            assert_rows(
+                f"step {name!r} of {where}",
+                rows,
+                [r.steps[name] for r in mine if name in r.steps],
+                tol,
+            )
+
+
+def logged_rows(logs: Any, key: str) -> int:
+    if key in logs.valid:
+        return int(np.sum(logs.valid[key]))
+    return min(np.size(leaf) for leaf in jax.tree.leaves(logs[key]))
+
+
+def assert_rows(what: str, rows: Any, expected: list, tol: float) -> None:
+    counts = {len(leaf) for leaf in jax.tree.leaves(rows)}
+    assert counts == {len(expected)}, (
+        f"{what}: {counts} rows, but {len(expected)} were logged: {rows} for {expected}"
+    )
+    for i, row in enumerate(expected):
+        jax.tree.map(
+            ft.partial(assert_close, f"row {i} of {what}", tol=tol),
+            jax.tree.map(lambda a: a[i], rows),
+            row,
+        )
+
+
+def assert_close(what: str, found: Any, expected: Any, *, tol: float = 1e-4) -> None:
+    found, expected = plain(found), plain(expected)
+    assert found.dtype == expected.dtype, f"{what}: {found.dtype} for {expected.dtype}"
+    assert found.shape == expected.shape, (
+        f"{what}: shape {found.shape} for {expected.shape}"
+    )
+    if found.dtype.kind in "biu":
+        assert np.array_equal(found, expected), f"{what}: {found} for {expected}"
+        return
+    if found.dtype.kind == "V":  # bfloat16 and its kin
+        found, expected, tol = (
+            found.astype(np.float32),
+            expected.astype(np.float32),
+            max(tol, 1e-2),
+        )
+    assert np.allclose(found, expected, rtol=tol, atol=tol, equal_nan=True), (
+        f"{what}: {found} for {expected}"
+    )
+
+
+def assert_trees_close(found: Any, expected: Any, *, tol: float = 1e-4) -> None:
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    jax.tree.map(ft.partial(assert_close, "the result", tol=tol), found, expected)
+
+
+def row_block(
+    array: np.ndarray, *, shape: tuple, lane: tuple, sizes: tuple, timed: bool
+) -> np.ndarray:
+    """The rows (time, *shape) of one example.
+
+    There is no axis for a `vmap` that the key does not depend on.
+    """
+    array = array if timed else array[None]
+    axes = array.shape[1 : array.ndim - len(shape)]
+    assert array.shape[1 + len(axes) :] == shape, (
+        f"rows of shape {array.shape[1:]} for {shape} in {sizes} examples"
+    )
+    matches = [
+        m
+        for m in it.combinations(range(len(sizes)), len(axes))
+        if tuple(sizes[i] for i in m) == axes
+    ]
+    assert matches, f"axes {axes} for {sizes} examples"
+    return array[(slice(None), *(lane[i] for i in matches[0]))]
+
+
+def keep(rows: np.ndarray, mask: Any) -> np.ndarray:
+    return rows if mask is None else rows[np.asarray(mask, bool)]
+
+
+def by_key(records: Sequence[Record], field: str = "data") -> dict[str, list]:
+    """For each key, in the order of the first log, its records (`raw`: their values)."""
+    found: dict[str, list] = {}
+    for record in records:
+        for key in record.data:
+            found.setdefault(key, []).append(record if field == "data" else record.raw[key])
+    return found
+
+
+def raises(error: type[Exception], *words: str) -> Any:
+    """Expect an error whose message has these words, in this order."""
+    return pytest.raises(error, match="(?s)" + ".*".join(words))
+
+
+# Helpers ------------------------------------------------------------------------------
+
+
+def concrete(x: Any) -> np.ndarray:
+    """The NumPy array inside the tracers of `grad`, `jvp` and `linearize`."""
+    while isinstance(x, jax.core.Tracer):
+        if hasattr(x, "primal"):
+            x = x.primal
+        elif (
+            getattr(x, "batch_dim", 0) is None
+        ):  # unbatched, in a `vmap` of JAX's own (`jacfwd`)
+            x = x.val  # pyright: ignore[reportAttributeAccessIssue]
+        else:
+            raise TypeError(
+                f"The truth met {x} of type {type(x)}: write this program's truth by hand."
+            )
+    return plain(x)
+
+
+def plain(x: Any) -> np.ndarray:
+    """As a NumPy array with JAX's dtype; typed PRNG keys as their data."""
+    if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return np.asarray(jax.random.key_data(x))
+    array = np.asarray(x)  # not of `jnp`: we may be in a rule that is being traced
+    return array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
+
+
+def take(tree: Any, axis: int | None, lane: int) -> Any:
+    return (
+        tree
+        if axis is None
+        else jax.tree.map(
+            lambda x: jax.lax.index_in_dim(x, lane, axis, keepdims=False), tree
+        )
+    )
+
+
+def stacked(rows: list) -> Any:
+    return (
+        rows[0]
+        if len(rows) == 1
+        else jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
+    )
+
+
+def chosen(record: Record, argnames: Any, tags: Any) -> set[str]:
+    if tags is not None and not set(as_tuple(tags)) & set(record.tags):
+        return set()
+    return {key for key in record.data if argnames is None or key in as_tuple(argnames)}
+
+
+def as_tuple(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
