@@ -7,9 +7,12 @@ import jax
 import numpy as np
 from jax import export
 
-from lox._logdict.conversions import Conversions
+from lox._logdict.numpy import to_numpy
+from lox._logdict.plot import plot
 from lox._logdict.serialize import deserialize, serialize
 from lox._logdict.slicing import Slice, compact, join
+from lox._logdict.table import to_pandas, to_polars
+from lox._logdict.xarray import to_xarray
 from lox._rows.reduce_rows import reduce_rows
 from lox._rows.reductions import Reduction
 from lox._rows.rows import Rows
@@ -27,7 +30,7 @@ class Steps(dict[str, Any]):
 
 
 @jax.tree_util.register_pytree_with_keys_class
-class logdict(dict[str, Any], Conversions):
+class logdict(dict[str, Any]):
     """Logged values by key: a `dict` and a pytree, its keys in the order of logging.
 
     `logs.step["loss"]` are the steps of `logs["loss"]`; any name that was given to
@@ -176,6 +179,22 @@ class logdict(dict[str, Any], Conversions):
             ({'x': 1.5}, 1)
         """
         return logdict.of(reduce_rows(self.rows(), reduce))
+
+    def to_numpy(self) -> "logdict":
+        """The same logs with NumPy arrays; typed PRNG keys become their key data.
+
+        Example:
+            >>> logs = lox.logdict({"x": jnp.arange(3)}).to_numpy()
+            >>> type(logs["x"])
+            <class 'numpy.ndarray'>
+        """
+        return logdict.of(to_numpy(self.rows()))
+
+    # Each of these stands with its docstring in a file of its own.
+    to_pandas = to_pandas
+    to_polars = to_polars
+    to_xarray = to_xarray
+    plot = plot
 
     def copy(self) -> "logdict":
         """A shallow copy."""

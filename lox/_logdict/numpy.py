@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,12 @@ import numpy as np
 from jax.core import Tracer
 
 from lox._rows.rows import Rows, embedding, without_keys
+
+
+class HasRows(Protocol):
+    """A `logdict`, for the functions that are methods of it."""
+
+    def rows(self) -> Mapping[str, Rows]: ...
 
 
 def to_numpy(rows: Mapping[str, Rows], method: str = "to_numpy") -> dict[str, Rows]:

@@ -5,29 +5,54 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lox._logdict.numpy import leaves, to_numpy
+from lox._logdict.numpy import HasRows, leaves, to_numpy
 from lox._rows.rows import Rows
 from lox_host.display.curves import BANDS, Curve, curves_of, scalar_steps
 from lox_host.display.panels import draw_panel, grid
 from lox_host.extras import imported
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    import matplotlib.axes
+    import matplotlib.figure
 
 
-def plot(
-    rows: Mapping[str, Rows],
-    keys: str | Iterable[str] | None,
-    x: str | None,
-    axes: Any,
-    band: str | None,
-) -> "Figure":
+def plot(  # noqa: D417
+    logs: HasRows,
+    keys: str | Iterable[str] | None = None,
+    x: str | None = None,
+    *,
+    axes: "matplotlib.axes.Axes | Iterable[matplotlib.axes.Axes] | None" = None,
+    band: str | None = "std",
+) -> "matplotlib.figure.Figure":
+    """Draw the scalar keys against a step, each in a panel of its own.
+
+    Of a batch, the mean is drawn and a band around it, of the values that are finite.
+    If the examples have rows at different steps, their curves are averaged.
+
+    Args:
+        keys: The key or keys to draw. Default: all real numbers that have rows.
+        x: The step to draw them against, or `"row"` for the number of the row.
+            Default: `step` if the key has it, or the first of its steps by name, or
+            the number of the row.
+        axes: The `Axes` of matplotlib to draw into: one for each curve, or a single
+            one for all. Default: a new figure.
+        band: `"std"`, `"range"`, `"80%"` (without the highest and the lowest tenth), or
+            None to draw every example.
+
+    Returns:
+        The figure. Needs the extra `jax-lox[plot]`.
+
+    Example:
+        >>> logs = lox.logdict({"x": 1.0}) + lox.logdict({"x": 2.0})
+        >>> figure = logs.plot()
+        >>> figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()
+        ('row', 'x')
+    """
     plt = imported("matplotlib.pyplot", "`logs.plot()`", "plot")
     if band not in (*BANDS, None):
         there = ", ".join(map(repr, (*BANDS, None)))
         raise ValueError(f"There is no band {band!r}. There are {there}.")
-    curves = _curves(to_numpy(rows, "plot"), keys, x)
+    curves = _curves(to_numpy(logs.rows(), "plot"), keys, x)
     if axes is None:
         panels = grid(plt.figure(layout="constrained"), len(curves))
     else:
@@ -99,7 +124,7 @@ def _rows_first(rows: Rows) -> Rows:
     return rows.map(lambda x: x[None])
 
 
-def _given(axes: Any, count: int) -> "list[Axes]":
+def _given(axes: Any, count: int) -> "list[matplotlib.axes.Axes]":
     """Return the axes of the user: one for each curve, or a single one for all."""
     if not isinstance(axes, Iterable):
         return [axes] * count

@@ -4,11 +4,12 @@ import dataclasses
 import functools as ft
 import itertools as it
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lox._logdict.numpy import (
+    HasRows,
     axis_names,
     by_example,
     check_names,
@@ -21,16 +22,59 @@ from lox._logdict.numpy import (
 from lox._rows.rows import Rows
 from lox_host.extras import imported
 
+if TYPE_CHECKING:
+    import pandas
+    import polars
 
-def to_pandas(rows: Mapping[str, Rows]) -> Any:
+
+def to_pandas(logs: HasRows) -> "pandas.DataFrame":
+    """All keys in one `DataFrame`, with a line for each step.
+
+    The columns are `batch` (`batch_0`, `batch_1`, ... if there are several batch
+    axes), the steps, and the keys. Values of different keys stand in one line if
+    their batch indices and all of their steps are the same; the second value that a
+    key has at these stands beside the second one of other keys, and so on. So keys
+    without steps are put side by side row by row, with a column `row`.
+
+    The lines are sorted by batch index and steps, or, if the steps of some key do not
+    grow, in the order of logging. Rows that were not really logged are left out; what
+    a line lacks is missing (`NaN`, `<NA>`, `None`). Pytrees become one column for
+    each array, `key/a/b`. Arrays are kept as objects, and 16-bit and smaller floats
+    that NumPy does not have become float32.
+
+    Needs the extra `jax-lox[pandas]`.
+
+    Example:
+        >>> def f(x):
+        ...     for i in range(3):
+        ...         lox.log({"loss": x / (i + 1)}, step=i)
+        ...     lox.log({"test": x}, step=2)
+        >>> print(lox.spool(f)(6.0)[1].to_pandas())
+           step  loss  test
+        0     0   6.0   NaN
+        1     1   3.0   NaN
+        2     2   2.0   6.0
+    """
     pd = imported("pandas", "`logs.to_pandas()`", "pandas")
-    columns = table(to_numpy(rows, "to_pandas"))
+    columns = table(to_numpy(logs.rows(), "to_pandas"))
     return pd.DataFrame({name: _in_pandas(pd, *of) for name, of in columns.items()})
 
 
-def to_polars(rows: Mapping[str, Rows]) -> Any:
+def to_polars(logs: HasRows) -> "polars.DataFrame":
+    """All keys in one `DataFrame` of polars: the table of `to_pandas`.
+
+    What is missing is null. Arrays become columns of the type `Array`, complex
+    numbers structs of `real` and `imag`.
+
+    Needs the extra `jax-lox[polars]`.
+
+    Example:
+        >>> logs = lox.logdict({"loss": 0.5}, step={"loss": 3})
+        >>> logs.to_polars().to_dicts()
+        [{'step': 3, 'loss': 0.5}]
+    """
     pl = imported("polars", "`logs.to_polars()`", "polars")
-    columns = table(to_numpy(rows, "to_polars"))
+    columns = table(to_numpy(logs.rows(), "to_polars"))
     return pl.DataFrame([_in_polars(pl, name, *of) for name, of in columns.items()])
 
 

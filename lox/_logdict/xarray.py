@@ -3,11 +3,12 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lox._logdict.numpy import (
+    HasRows,
     axis_names,
     check_names,
     filled,
@@ -18,10 +19,35 @@ from lox._logdict.numpy import (
 from lox._rows.rows import Rows
 from lox_host.extras import imported
 
+if TYPE_CHECKING:
+    import xarray
 
-def to_xarray(rows: Mapping[str, Rows]) -> Any:
+
+def to_xarray(logs: HasRows) -> "xarray.Dataset":
+    """All keys in one `Dataset`, the steps as coordinates.
+
+    The axes of a key are `time`, `batch` (`batch_0`, ... if there are several) and
+    those of its values, `key_0`, `key_1`, ..., in the order that they have. Keys with
+    the same rows and steps share the axis `time` and its coordinates, such as `step`.
+    If there are several of these groups, each is named after its first key:
+    `time_loss`, `step_loss`. A step that is the same for the whole batch is a
+    coordinate of time alone.
+
+    Where rows may not have been logged, the coordinate `valid_key` says which were;
+    floats and steps are NaN where they were not. Pytrees become one variable for each
+    array, `key/a/b`.
+
+    Needs the extra `jax-lox[xarray]`.
+
+    Example:
+        >>> logs = lox.logdict({"x": 1.0}, step={"x": 5})
+        >>> logs += lox.logdict({"x": 2.0}, step={"x": 6})
+        >>> dataset = logs.to_xarray()
+        >>> dataset["x"].dims, dataset["step"].values.tolist()
+        (('time',), [5, 6])
+    """
     xr = imported("xarray", "`logs.to_xarray()`", "xarray")
-    rows = to_numpy(rows, "to_xarray")
+    rows = to_numpy(logs.rows(), "to_xarray")
     variables, coordinates = {}, {}
     clocks = _clocks(rows)
     names = axis_names(rows)
