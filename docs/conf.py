@@ -23,7 +23,7 @@ nitpick_ignore_regex = [
     # Types in signatures which this documentation does not describe.
     ("py:.*", r"(collections|contextlib|os|typing|jax|numpy)\..*"),
     ("py:.*", r"(matplotlib|pandas|polars|xarray)\..*"),
-    ("py:class", r"lox\._arrange\.Slice"),
+    ("py:class", r"lox\._logdict\.slicing\.Slice"),
 ]
 
 add_module_names = False
