@@ -22,7 +22,9 @@ def stored(array: np.ndarray) -> np.ndarray:
     """The array in a dtype of Arrow's; a complex number as a last axis of two."""
     if array.dtype.isbuiltin == 2:
         return _widened(array)
-    array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    array = np.ascontiguousarray(array)
     if array.dtype.kind != "c":
         return array
     return array.view(f"f{array.itemsize // 2}").reshape(*array.shape, 2)

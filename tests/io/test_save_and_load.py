@@ -140,6 +140,17 @@ def test_numbers_that_were_not_logged_by_jax_come_back(tmp_path):
     np.testing.assert_array_equal(lox.load(tmp_path)["plain"], [0, 1, 2])
 
 
+def test_what_is_loaded_has_the_dtypes_that_tables_know(tmp_path):
+    logs = {"n": np.arange(3) * 10**9, "x": np.linspace(0, 1e200, 3)}
+    lox.save(logs, tmp_path)
+    loaded = lox.load(tmp_path)
+    table = loaded.to_polars()
+    for key, array in logs.items():
+        # NumPy says 0 of a dtype with a byte order of its own, which is no other dtype.
+        assert loaded[key].dtype.isbuiltin == 1
+        assert table[key].to_list() == [array.tolist()]
+
+
 def test_modes_of_save(tmp_path):
     logs = lox.logdict({"x": 1.0})
 
