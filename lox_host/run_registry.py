@@ -16,8 +16,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from lox_host.rows import Batch, Block, merge_blocks
 from lox_host.worker import scribe
-from lox_host.writer import Batch, Block, Run, Writer, merged
+from lox_host.writer import Run, Writer
 
 OnError = Literal["warn", "raise"]
 # How much is collected before it is written, even if it is not yet time.
@@ -342,7 +343,7 @@ class Desk(BaseDesk):
         self._pending, self._rows, self._size = [], 0, 0
         if not rows or not self._runs:
             return
-        if not self._try(lambda: self._writer.write(Batch(merged(pending)))):
+        if not self._try(lambda: self._writer.write(Batch(merge_blocks(pending)))):
             self._lost += rows
 
     def _try(self, call: Callable[[], None], *, always: bool = False) -> bool:

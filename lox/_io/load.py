@@ -16,7 +16,7 @@ from lox._rows.rows import Rows
 from lox_host.store.folder import existing
 from lox_host.store.reader import Reader, Snapshot, Stale, snapshots
 from lox_host.store.series import Series, aligned, no_rows, series
-from lox_host.writer import leaves, mapped
+from lox_host.tree import leaves, map_arrays
 
 
 def load(
@@ -170,8 +170,8 @@ def _rows(own: Series) -> Rows:
         return data if impl is None else wrap_key_data(jnp.asarray(data), impl=impl)
 
     first = next(x for _, x in leaves(own.value))
-    value = mapped(restored, own.value)
-    steps, masks, valid = (mapped(placed, x) for x in (own.steps, own.masks, own.valid))
+    value = map_arrays(restored, own.value)
+    steps, masks, valid = (map_arrays(placed, x) for x in (own.steps, own.masks, own.valid))
     return Rows(
         value=value,
         steps=steps,

@@ -15,8 +15,8 @@ from lox._jax import equations
 from lox._rows.rows import Rows
 from lox._runs.to_blocks import Impls, blocks, by_lane, impls_of
 from lox._stream.packet import Contents, Parcel, stacked
+from lox_host.rows import Block
 from lox_host.run_registry import BaseDesk
-from lox_host.writer import Block
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from lox._jax import equations
 from lox._rows.rows import Rows
-from lox_host.writer import TOGETHER, Block, Form
+from lox_host.rows import PACKET_STRIDE, Block, Form
 
 Impls = tuple[tuple[int, str], ...]
 
@@ -96,7 +96,7 @@ def _parts(key: str, rows: Rows, impls: Impls, lanes: np.ndarray) -> Iterator[_P
     front = front.replace(value=_plain(front.value))
     number = np.arange(len(jax.tree.leaves(front.value)[0]))
     lanes = lanes.astype(np.int64).repeat(rows.length if form.time else 1, axis=0)
-    lanes[:, 1] = lanes[:, 1] * TOGETHER + number
+    lanes[:, 1] = lanes[:, 1] * PACKET_STRIDE + number
     if form.batch:
         yield _Part(key, _place(front, number), front, form, lanes)
         return

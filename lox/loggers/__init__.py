@@ -16,11 +16,13 @@ from lox.loggers.save import SaveLogger as SaveLogger
 from lox.loggers.tensorboard import TensorBoardLogger as TensorBoardLogger
 from lox.loggers.trackio import TrackioLogger as TrackioLogger
 from lox.loggers.wandb import WandbLogger as WandbLogger
-from lox_host.writer import (
+from lox_host.rows import (
     Batch as Batch,
     Block as Block,
     Form as Form,
     Row as Row,
+)
+from lox_host.writer import (
     Run as Run,
     Writer as Writer,
 )

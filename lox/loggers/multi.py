@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lox.loggers.base import BaseLogger
+from lox_host.rows import Block
 from lox_host.run_registry import BaseDesk
-from lox_host.writer import Block, Run, Writer
+from lox_host.writer import Run, Writer
 
 
 class MultiLogger(BaseLogger):

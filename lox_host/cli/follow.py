@@ -9,12 +9,12 @@ import numpy as np
 
 from lox_host.cli.errors import Trouble
 from lox_host.cli.match import within
+from lox_host.rows import Block
 from lox_host.store.frames import Frame
 from lox_host.store.journal import entries
 from lox_host.store.layout import ROW
 from lox_host.store.reader import Reader, Snapshot, Stale
 from lox_host.store.recorded import recorded, taken
-from lox_host.writer import Block
 
 
 class Follower:

@@ -17,7 +17,7 @@ from lox_host.display.summary import Summary
 from lox_host.display.text import clean, count, deviation, digits, sparkline
 from lox_host.store.reader import Stale
 from lox_host.store.recorded import recorded
-from lox_host.writer import leaves
+from lox_host.tree import leaves
 
 CURVE = 8, 32  # least and most width of a curve
 MARGIN = 9  # where the names of facts stand

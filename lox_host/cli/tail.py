@@ -14,7 +14,8 @@ from lox_host.cli.output import Part, Screen, print_json, screen
 from lox_host.cli.select_runs import chosen
 from lox_host.display.text import clean, digits
 from lox_host.display.values import short
-from lox_host.writer import Batch, Block, Row, leaves
+from lox_host.rows import Batch, Block, Row
+from lox_host.tree import leaves
 
 PAUSE = 0.25  # seconds between two looks
 TOGETHER = 0.05  # seconds within which the keys of a flush are written

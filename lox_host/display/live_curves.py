@@ -7,7 +7,8 @@ import numpy as np
 from lox_host.display.curves import BANDS, mean, on_common_steps
 from lox_host.display.panels import Panel, Points
 from lox_host.display.statistics import Places, reduced
-from lox_host.writer import Block, Form, leaves
+from lox_host.rows import Block, Form
+from lox_host.tree import leaves
 
 FEW = 8  # runs that have a line each
 FEWEST = 64  # points of a line, of very many runs

@@ -7,7 +7,8 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 
 from lox_host.display.statistics import Places, Series
-from lox_host.writer import Block, Form, leaves
+from lox_host.rows import Block, Form
+from lox_host.tree import leaves
 
 SAMPLES = 64  # the rate is that since so many blocks
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from lox_host.rows import Block, Form
 from lox_host.store.dtypes import storable
-from lox_host.writer import Block, Form, leaves
+from lox_host.tree import leaves
 
 # The first columns of every file: the run, and the number of the row in the session.
 RUN, ROW = 0, 1

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from lox_host.rows import Block
 from lox_host.store.frames import Frame
 from lox_host.store.layout import ROW, RUN, filled
 from lox_host.store.reader import Reader, Snapshot, warn
-from lox_host.writer import Block, Run, mapped
+from lox_host.tree import map_arrays
+from lox_host.writer import Run
 
 
 def run_of(fields: dict[str, Any]) -> Run:
@@ -43,7 +45,7 @@ def taken(block: Block, which: np.ndarray) -> Block:
     if which.all():
         return block
     names = ("runs", "steps", "values", "valid", "masks", "order")
-    arrays = {name: mapped(lambda x: x[which], getattr(block, name)) for name in names}
+    arrays = {name: map_arrays(lambda x: x[which], getattr(block, name)) for name in names}
     return dataclasses.replace(block, **arrays)
 
 

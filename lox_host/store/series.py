@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from lox_host.rows import Form
 from lox_host.store.dtypes import named
 from lox_host.store.frames import Frame
 from lox_host.store.layout import ROW, RUN, Layout, filled, numbers
 from lox_host.store.reader import Reader, Snapshot, warn
-from lox_host.writer import Form, leaves, mapped
+from lox_host.tree import leaves, map_arrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Series:
 
     def map(self, fun: Callable[[np.ndarray], np.ndarray]) -> "Series":
         """Apply `fun` to every array."""
-        return dataclasses.replace(self, **mapped(fun, self.arrays()))
+        return dataclasses.replace(self, **map_arrays(fun, self.arrays()))
 
     def arrays(self) -> dict[str, Any]:
         """All but the form."""
@@ -219,7 +220,7 @@ def _fit(forms: Iterable[tuple[str, Any]]) -> bool:
 
 
 def _described(part: Series, kind: Callable[[np.ndarray], str]) -> str:
-    value = mapped(kind, part.value)
+    value = map_arrays(kind, part.value)
     batch = f" in batches of {part.form.batch} axes" if part.form.batch else ""
     impls = ", ".join(impl for _, impl in part.form.keys)
     return f"{value}{batch}{impls and f' as a PRNG key, {impls}'}".replace("'", "")

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from lox_host.rows import Block
 from lox_host.store.compact import compact
 from lox_host.store.frames import Encoder
 from lox_host.store.journal import append, lines
 from lox_host.store.layout import Layout, flat, layout, to_json
 from lox_host.store.segments import Segments, created, synced
-from lox_host.writer import Block, Run
+from lox_host.writer import Run
 
 # A frame is written at the latest when this many bytes or blocks wait for it.
 BYTES, BLOCKS = 4 << 20, 10_000

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lox_host.writer import Batch, Block, Row, leaves
+from lox_host.rows import Batch, Block, Row
+from lox_host.tree import leaves
 
 
 class Flat(NamedTuple):

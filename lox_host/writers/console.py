@@ -8,7 +8,8 @@ from typing import Any, TextIO
 from lox_host.display import run_table as _screen
 from lox_host.display.summary import Summary
 from lox_host.display.terminal import can_move, region
-from lox_host.writer import Batch, Run
+from lox_host.rows import Batch
+from lox_host.writer import Run
 
 
 class ConsoleWriter:

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lox_host.writer import Batch, Row, Run, leaves
+from lox_host.rows import Batch, Row
+from lox_host.tree import leaves
+from lox_host.writer import Run
 from lox_host.writers._files import append, candidates, create, encoded
 from lox_host.writers._json_values import named, plain
 

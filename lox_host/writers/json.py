@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from lox_host.writer import Batch, Row, Run
+from lox_host.rows import Batch, Row
+from lox_host.writer import Run
 from lox_host.writers._files import Lines, create
 from lox_host.writers._json_values import named, plain
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from lox_host.extras import imported
-from lox_host.writer import Batch, Run
+from lox_host.rows import Batch
+from lox_host.writer import Run
 from lox_host.writers._tracker_rows import Flat, flat, free
 from lox_host.writers._trackers import parameters, title
 

@@ -5,7 +5,8 @@ from collections import Counter
 from typing import Any
 
 from lox_host.extras import imported
-from lox_host.writer import Batch, Run
+from lox_host.rows import Batch
+from lox_host.writer import Run
 from lox_host.writers._tracker_rows import Flat, flat
 from lox_host.writers._trackers import histograms, outside, parameters, title
 

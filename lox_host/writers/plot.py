@@ -10,8 +10,9 @@ from lox_host.display.live_curves import Curves, named
 from lox_host.display.panels import Picture
 from lox_host.display.plot_outputs import Frame, Outlet, outlets
 from lox_host.extras import imported
+from lox_host.rows import Batch
 from lox_host.worker import scribe
-from lox_host.writer import Batch, Run
+from lox_host.writer import Run
 
 SHARE = 0.1  # of the time that may be spent on drawing
 

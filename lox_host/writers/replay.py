@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from lox_host.rows import Batch, Block
 from lox_host.store.reader import Snapshot, Stale, snapshot
 from lox_host.store.recorded import recorded, run_of, taken
 from lox_host.worker import scribe
-from lox_host.writer import Batch, Block, Run, Writer
+from lox_host.writer import Run, Writer
 
 # How many rows a writer is given at once.
 ROWS = 10_000

@@ -2,9 +2,10 @@
 
 import os
 
+from lox_host.rows import Batch
 from lox_host.store.folder import begun, check_mode
 from lox_host.store.session import Session
-from lox_host.writer import Batch, Run
+from lox_host.writer import Run
 
 
 class SaveWriter:

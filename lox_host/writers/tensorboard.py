@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lox_host.writer import Batch, Run
+from lox_host.rows import Batch
+from lox_host.writer import Run
 from lox_host.writers._events import Events
 from lox_host.writers._tracker_rows import Flat, flat
 from lox_host.writers._trackers import parameters, title
