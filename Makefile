@@ -61,7 +61,7 @@ test-jax-%: .venv-jax-%/.ready
 
 .PHONY: test-libraries
 test-libraries: .venv-libraries/.ready ## Run the tests with flax, equinox, diffrax and others
-	@$(<D)/bin/$(PYTEST) tests/test_libraries.py $(ARGS)
+	@$(<D)/bin/$(PYTEST) tests/libraries $(ARGS)
 
 .PHONY: coverage
 coverage: $(READY) ## Run the tests and show the lines and branches that they miss

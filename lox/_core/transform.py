@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from lox._core.in_place import calls_in_place
 from lox._jax import equations
 
 
@@ -26,7 +27,7 @@ def transformed(
 
     @ft.wraps(fun)
     def called(*args, **kwargs):
-        return transform(*given, fun, *args, **kwargs)
+        return calls_in_place(ft.partial(transform, *given), fun, args, kwargs)
 
     return called
 

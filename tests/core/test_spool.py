@@ -611,3 +611,23 @@ def test_grad_of_nested_loops_in_a_custom_jvp():
     assert math.isclose(slope, 25 * math.cos(1.0) * math.cos(5 * first + 2), rel_tol=1e-4)
     expected = [2 * v + 1 for v in (first, first, second, second)]
     assert np.allclose(logs["u"], expected, rtol=1e-4)
+
+
+@pytest.mark.skipif(not hasattr(jax, "new_ref"), reason="This JAX has no `jax.new_ref`.")
+@pytest.mark.parametrize("transform", [lox.spool, lox.tap, lox.nolog, lox.progress])
+def test_a_ref_among_the_arguments_is_updated(transform, capsys):
+    def count(ref, xs):
+        def body(_, x):
+            ref[...] = ref[...] + x
+            lox.log({"total": ref[...]})
+            return None, None
+
+        return jax.lax.scan(body, None, xs)[1]
+
+    for fun in (transform(count), transform(jax.jit(count)), jax.jit(transform(count))):
+        ref = jax.new_ref(jnp.float32(1.0))
+        out = fun(ref, jnp.arange(4.0))
+        assert float(ref[...]) == 7.0
+        if transform is lox.spool:
+            assert out[1]["total"].tolist() == [1.0, 2.0, 4.0, 7.0]
+    lox.barrier()

@@ -514,33 +514,6 @@ def test_training_with_nnx():
     check(train, state, X)
 
 
-def test_objects_of_nnx_are_updated_by_hand():
-    """As `jax.jit`, lox hands copies of them to a function."""
-    nnx = pytest.importorskip("flax.nnx")
-    pytest.importorskip("optax")
-    (layer, optimizer), step = nnx_training()
-
-    @nnx.jit
-    def logged_step(layer, optimizer, x):
-        form, state = nnx.split((layer, optimizer))
-
-        def run(state):
-            objects = nnx.merge(form, state)
-            return step(*objects, x), nnx.state(objects)
-
-        (value, state), logs = lox.spool(run)(state)
-        nnx.update((layer, optimizer), state)
-        return value, logs
-
-    losses = [logged_step(layer, optimizer, X) for _ in range(3)]
-    assert [float(logs["loss"]) for _, logs in losses] == [float(v) for v, _ in losses]
-    assert [float(logs["calls"]) for _, logs in losses] == [0, 1, 2]
-    assert losses[2][0] < losses[1][0] < losses[0][0]
-
-    _, logs = lox.spool(step)(layer, optimizer, X)
-    assert float(logs["calls"]) == float(layer.calls[...]) == 3
-
-
 def test_loops_and_branches_of_nnx():
     nnx = pytest.importorskip("flax.nnx")
     Layer = nnx_layer()

@@ -1,0 +1,110 @@
+"""Arguments that a function updates in place: the modules and optimizers of flax nnx.
+
+A transformation traces its function with copies of the arguments, as `jax.jit` does, so an
+update of a module would be lost with its copy:
+
+    model ──copy──▶ traced copy ──updated──▶ (gone)
+
+Flax's own transformations solve this by taking the objects apart, and so do we. The objects
+become a graph, which is static, and a state, which is a pytree of arrays. What is traced is
+a pure function from the old state to the new one; the new state is then written into the
+objects that the caller holds:
+
+    model ──split──▶ state ──pure function──▶ new state ──merge──▶ the same model
+
+`nnx.update_context` keeps track of which object is which, so that what changes in the graph
+(a new attribute, an object that is returned) arrives as well. Flax is imported by whoever
+has such an object, never by us.
+"""
+
+import dataclasses
+import functools as ft
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+# Names our level in flax's stack of contexts.
+_TAG = "lox"
+
+
+def calls_in_place(call: Callable, fun: Callable, args: tuple, kwargs: dict) -> Any:
+    """Return `call(fun, *args, **kwargs)`, and let `fun` update objects of flax nnx.
+
+    Args:
+        call: A transformation applied to a function and its arguments. It calls, or traces,
+            the function, and returns its output on its own or within a pytree.
+        fun: The function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+    """
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None:
+        return call(fun, *args, **kwargs)
+    objects, rest, arguments_of = _take_apart((args, kwargs), nnx)
+    if not objects:
+        return call(fun, *args, **kwargs)
+
+    with nnx.update_context(_TAG):
+        with nnx.split_context(_TAG) as context:
+            graph, state = context.split(objects)
+
+        @ft.wraps(fun)
+        def pure(state: Any, rest: list) -> _Output:
+            with nnx.merge_context(_TAG, True) as context:
+                copies = context.merge(graph, state)
+            args, kwargs = arguments_of(copies, rest)
+            returned, others, output_of = _take_apart(fun(*args, **kwargs), nnx)
+            with nnx.split_context(_TAG) as context:
+                new_graph, new_state = context.split((list(copies), returned))
+            return _Output(new_state, others, _Form(new_graph, output_of))
+
+        def finished(x: Any) -> Any:
+            if not isinstance(x, _Output):
+                return x
+            with nnx.merge_context(_TAG, False) as context:
+                _, returned = context.merge(x.form.graph, x.state)
+            return x.form.output_of(returned, x.rest)
+
+        result = call(pure, state, rest)
+        return jax.tree.map(finished, result, is_leaf=lambda x: isinstance(x, _Output))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Form:
+    """How an output is put together. It equals nothing but itself."""
+
+    graph: Any
+    output_of: Callable[[Sequence[Any], list], Any]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Output:
+    """What a pure function returns.
+
+    Attributes:
+        state: The state of the objects among the arguments and the outputs.
+        rest: What else is in the output.
+        form: How the two become the output.
+    """
+
+    state: Any
+    rest: list
+    form: _Form = dataclasses.field(metadata={"static": True})
+
+
+def _take_apart(tree: Any, nnx: Any) -> tuple[list, list, Callable]:
+    """Return the objects of flax in a pytree, the other leaves, and how to join them."""
+    is_object = nnx.graph.is_graph_node
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=is_object)
+    is_one = [is_object(leaf) for leaf in leaves]
+
+    def joined(objects: Sequence[Any], rest: Sequence[Any]) -> Any:
+        each = iter(objects), iter(rest)
+        return jax.tree.unflatten(treedef, [next(each[not one]) for one in is_one])
+
+    pairs = list(zip(leaves, is_one, strict=True))
+    objects = [leaf for leaf, one in pairs if one]
+    return objects, [leaf for leaf, one in pairs if not one], joined
