@@ -36,9 +36,9 @@ def spool(
     Logs carry no derivatives: whatever is logged, the gradients of `fun` stay as they are.
 
     Args:
-        fun: Any JAX function. It may contain `jit`, `scan`, `cond`, `vmap` and `grad`. Modules
-            and optimizers of flax nnx among its arguments are updated in place, and so is a
-            `jax.Ref`; of other pytrees it is handed copies, as by `jax.jit`.
+        fun: Any JAX function. It may contain `jit`, `scan`, `cond`, `vmap` and `grad`.
+            Modules and optimizers of flax nnx among its arguments are updated in place, and
+            so is a `jax.Ref`; of other pytrees it gets copies, as under `jax.jit`.
         argnames: The key or keys to collect. Others go on to whoever is around.
         tags: The tag or tags to collect. Given both, both must match.
         keep_logs: Leave the logs for whoever is around, too.
