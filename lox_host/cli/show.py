@@ -12,7 +12,7 @@ from lox_host.cli.errors import missing_key
 from lox_host.cli.match import within
 from lox_host.cli.output import GAP, Column, Screen, print_json, room, screen
 from lox_host.cli.select_runs import Choice, several
-from lox_host.display.statistics import Series
+from lox_host.display.statistics import Statistics
 from lox_host.display.summary import Summary
 from lox_host.display.text import clean, count, deviation, digits, sparkline
 from lox_host.store.reader import Stale
@@ -54,7 +54,7 @@ def show(where: Sequence[str], keys: Sequence[str], *, as_json: bool) -> None:
     _head(out, choices, content)
     if names:
         out.line()
-        series = {name: content.summary.series[name] for name in names}
+        series = {name: content.summary.statistics[name] for name in names}
         _body(out, series, content.rows, several=len(choices) > 1)
 
 
@@ -75,7 +75,7 @@ def _content(choices: Sequence[Choice]) -> Content:
 
 def _names(choices: Sequence[Choice], content: Content, keys: Sequence[str]) -> list[str]:
     """The names to be shown: all of them, or those of the keys that are asked for."""
-    there = list(content.summary.series)
+    there = list(content.summary.statistics)
     if not keys:
         return there
     found = [[name for name in there if within(name, key)] for key in keys]
@@ -121,7 +121,7 @@ def _wrapped(text: str, width: int | None) -> str:
 
 
 def _body(
-    out: Screen, every: dict[str, Series], rows: Counter[str], *, several: bool
+    out: Screen, every: dict[str, Statistics], rows: Counter[str], *, several: bool
 ) -> None:
     labels = [f"{clean(name)} {series.note}".rstrip() for name, series in every.items()]
     numbers = [_numbers(series, several=several) for series in every.values()]
@@ -138,18 +138,18 @@ def _body(
 
 
 def _with_trend(
-    columns: list[Column], every: dict[str, Series], width: int
+    columns: list[Column], every: dict[str, Statistics], width: int
 ) -> list[Column]:
     """The columns and a curve, rather than those that there is then no room for."""
     for shown in (columns, [column for column in columns if not column.optional]):
         size = min(CURVE[1], room(shown, width) - GAP)
         if size >= CURVE[0]:
-            curves = [sparkline(series.curve.points(size)) for series in every.values()]
+            curves = [sparkline(series.trend.points(size)) for series in every.values()]
             return [*shown, Column("TREND", curves, style="cyan")]
     return columns
 
 
-def _numbers(series: Series, *, several: bool) -> dict[str, str]:
+def _numbers(series: Statistics, *, several: bool) -> dict[str, str]:
     if not series:
         return {}
     spread = series.spread()
@@ -168,12 +168,12 @@ def _for_programs(
     choices: Sequence[Choice], content: Content, names: Sequence[str]
 ) -> dict[str, Any]:
     runs = list(map(described, choices, stored_runs(choices)))
-    series = content.summary.series
+    series = content.summary.statistics
     keys = {name: _figures(series[name], content.rows[name]) for name in names}
     return {"runs": runs, "steps": content.steps, "keys": keys}
 
 
-def _figures(series: Series, rows: int) -> dict[str, Any]:
+def _figures(series: Statistics, rows: int) -> dict[str, Any]:
     if not series:
         return {"rows": rows, "note": series.note}
     spread = series.spread()

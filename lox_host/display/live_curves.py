@@ -1,21 +1,26 @@
 """What `PlotLogger` keeps of its runs: curves of so many points, however many rows."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from lox_host.display.curves import BANDS, mean, on_common_steps
 from lox_host.display.panels import Panel, Points
-from lox_host.display.statistics import Places, reduced
+from lox_host.display.spans import FIELDS, Spans
+from lox_host.display.statistics import (
+    RowsByRun,
+    has_logged,
+    mean_and_range,
+    named_arrays,
+)
 from lox_host.rows import Block, Form
-from lox_host.tree import leaves
 
-FEW = 8  # runs that have a line each
-FEWEST = 64  # points of a line, of very many runs
-BUDGET = 2**17  # points of a name, of all runs together, unless there are very many runs
+FEW_RUNS = 8  # that have a line each
+FEWEST_POINTS = 64  # of a line, of very many runs
+BUDGET = 2**17  # points of a curve, of all runs together, unless there are very many runs
 
 
-class Curves:
+class LiveCurves:
     """The curves of all runs.
 
     Args:
@@ -28,68 +33,72 @@ class Curves:
     def __init__(self, keys: Sequence[str] | None, x: str | None, points: int):
         self._keys, self._x, self._points = keys, x, points
         self._slots: dict[int, int] = {}
-        self._traces: dict[str, Trace] = {}
-        self._seen: dict[str, None] = {}
+        self._curves: dict[str, LiveCurve] = {}
+        self._logged_keys: dict[str, None] = {}
 
     def add(self, block: Block) -> None:
         """Take the rows of a block."""
         if not len(block):
             return
-        self._seen |= dict.fromkeys(block.values)
+        self._logged_keys |= dict.fromkeys(block.values)
         for key in block.values:
-            if self._keys is None or key in self._keys:
-                for name, array in _scalars(block, key):
-                    self._fill(name, block, key, array)
+            if self._keys is not None and key not in self._keys:
+                continue
+            # A real number in each row, or for each example of a `vmap`.
+            ndim = 1 + block.forms.get(key, Form()).batch
+            for name, array, prng_key in named_arrays(block, key):
+                if not prng_key and array.ndim == ndim and array.dtype.kind != "c":
+                    self._add_scalar(name, block, key, array)
 
     def panels(self) -> list[Panel]:
-        """What there is to draw, in the order that was asked for, or else of logging."""
-        names = list(self._traces)
+        """Return what to draw, in the order that was asked for, or else of logging."""
+        names = list(self._curves)
         if self._keys is not None:
-            place = {key: i for i, key in enumerate(self._keys)}
-            names.sort(key=lambda name: place[self._traces[name].key])
-        return [self._traces[name].panel(name) for name in names]
+            position = {key: i for i, key in enumerate(self._keys)}
+            names.sort(key=lambda name: position[self._curves[name].key])
+        return [self._curves[name].panel(name) for name in names]
 
     def missing(self) -> str:
-        """What was asked for and is not there, in words. Empty if nothing is missing."""
-        drawn = {trace.key for trace in self._traces.values()}
+        """Say what was asked for and is not there. Empty if nothing is missing."""
+        drawn = {curve.key for curve in self._curves.values()}
         lost = [key for key in self._keys or () if key not in drawn]
         if not lost:
             return ""
         behind = "" if self._x in (None, "row") else f" with the step {self._x!r}"
         return (
             f"There is no curve of {', '.join(map(repr, lost))}: a curve is a real number "
-            f"that was logged{behind}. The keys that were logged are {list(self._seen)}."
+            f"that was logged{behind}. The keys that were logged are "
+            f"{list(self._logged_keys)}."
         )
 
-    def _fill(self, name: str, block: Block, key: str, array: np.ndarray) -> None:
-        trace = self._traces.get(name) or Trace(key, self._step(block), self._points)
-        step = block.steps.get(trace.step)
-        if step is None and trace.step != "row":
+    def _add_scalar(self, name: str, block: Block, key: str, array: np.ndarray) -> None:
+        curve = self._curves.get(name) or LiveCurve(key, self._step(block), self._points)
+        step = block.steps.get(curve.step)
+        if step is None and curve.step != "row":
             return
-        valid = there = block.valid.get(key)
-        if step is not None and (mask := block.masks.get(trace.step)) is not None:
-            there = mask if valid is None else valid & mask
-        rows = np.ones(len(block), bool)
-        if there is not None:
-            rows = there.reshape(len(there), -1).any(1)
-        if not rows.any():
+        # Which examples have a value, and which of them a step.
+        valid = has_step = block.valid.get(key)
+        if step is not None and (mask := block.masks.get(curve.step)) is not None:
+            has_step = mask if valid is None else valid & mask
+        which = np.ones(len(block), bool) if has_step is None else has_logged(has_step)
+        if not which.any():
             return
-        self._traces[name] = trace
-        places = Places.of(block.runs[rows], self._slots)
+        self._curves[name] = curve
+        rows = RowsByRun.of(block.runs[which], self._slots)
         with np.errstate(all="ignore"):
-            values = reduced(array[rows], _of(valid, rows))
-            steps = None if step is None else reduced(step[rows], _of(there, rows))[0]
-            trace.add(places, values, steps)
+            values = mean_and_range(array[which], _rows_of(valid, which))
+            steps = None
+            if step is not None:
+                steps, *_ = mean_and_range(step[which], _rows_of(has_step, which))
+        curve.add(rows, values, steps)
 
     def _step(self, block: Block) -> str:
         names = sorted(block.steps, key=lambda name: (name != "step", name))
         return self._x or next(iter(names), "row")
 
 
-class Trace:
-    """The curves of one name: for each run, means over spans of its rows.
-
-    When there are too many points, each two become one.
+class LiveCurve:
+    """The lines of one name, one for each run: means over spans of its rows.
 
     Args:
         key: The key that the name belongs to.
@@ -98,129 +107,90 @@ class Trace:
     """
 
     def __init__(self, key: str, step: str, points: int):
-        self.key, self.step, self._most = key, step, points
-        self._span = 1
-        self._counts = np.zeros(1, np.int64)
-        self._arrays: dict[str, np.ndarray] = {
-            name: np.full((1, points), empty) for name, (_, empty) in _FIELDS.items()
-        }
+        self.key, self.step, self._most_points = key, step, points
+        self._counts = np.zeros(1, np.int64)  # of rows, for each run
+        self._spans = Spans(points, *FIELDS)
 
     def add(
-        self,
-        places: Places,
-        values: tuple[np.ndarray, ...],
-        steps: np.ndarray | None,
+        self, rows: RowsByRun, values: tuple[np.ndarray, ...], steps: np.ndarray | None
     ) -> None:
-        """Take rows: their mean, smallest and largest elements, and where they are."""
-        self._make_room(places.slots.max() + 1)
-        times = places.times(self._counts)
-        while times.max() >= self._span * self._arrays["rows"].shape[1]:
-            self._halve()
-        self._counts[places.slots] += places.counts
-        means, lows, highs = (array[places.order] for array in values)
-        good = np.isfinite(means)
-        ones = np.ones(len(times))
-        at = np.repeat(places.slots, places.counts), times // self._span
-        self._combine("rows", at, ones)
-        self._combine("steps", at, times if steps is None else steps[places.order])
-        at = at[0][good], at[1][good]
-        self._combine("good", at, ones[good])
-        self._combine("values", at, means[good])
-        self._combine("low", at, lows[good])
-        self._combine("high", at, highs[good])
+        """Take rows: their mean, smallest and largest elements, and their steps."""
+        self._make_room(rows.slots.max() + 1)
+        numbers = rows.numbers(self._counts)
+        self._spans.hold(numbers.max() + 1)
+        self._counts[rows.slots] += rows.counts
+        runs = np.repeat(rows.slots, rows.counts)
+        steps = numbers if steps is None else steps[rows.order]
+        self._spans.add(runs, numbers, rows=1.0, steps=steps)
+        means, lows, highs = (array[rows.order] for array in values)
+        finite = np.isfinite(means)
+        self._spans.add(
+            runs[finite],
+            numbers[finite],
+            finite=1.0,
+            values=means[finite],
+            low=lows[finite],
+            high=highs[finite],
+        )
 
     def panel(self, name: str) -> Panel:
-        """The lines to draw: of many runs, their mean and a band that most are in."""
-        slots = np.flatnonzero(self._counts).tolist()
-        points = [self._points(slot) for slot in slots]
+        """Return what to draw: the line of each run, or their mean with a band."""
+        runs = np.flatnonzero(self._counts).tolist()
+        points = [self._line(run) for run in runs]
         if len(points) == 1:
-            return self._alone(name, slots[0], points[0])
+            return self._panel_of_one(name, runs[0], points[0])
         steps, values = on_common_steps(points)
         # Where few runs have come, their mean would look like a turn of all.
         reach = sum((x.min() <= steps) & (steps <= x.max()) for x, _ in points)
         steps, values = steps[2 * reach >= len(points)], values[:, 2 * reach >= len(points)]
         middle = steps, mean(values)
-        if len(points) <= FEW:
+        if len(points) <= FEW_RUNS:
             note = f"{len(points)} runs and their mean"
             return Panel(name, self.step, note, points, middle)
-        band = steps, *BANDS["80%"](values)
         note = f"mean and 80% of {len(points)} runs"
+        band = steps, *BANDS["80%"](values)
         return Panel(name, self.step, note, middle=middle, band=band)
 
-    def _alone(self, name: str, slot: int, points: Points) -> Panel:
-        if self._span == 1:
-            return Panel(name, self.step, middle=points)
-        there = self._arrays["rows"][slot] > 0
-        low, high = (
-            np.where(np.isfinite(edge), edge, np.nan)
-            for edge in (self._arrays[side][slot, there] for side in ("low", "high"))
-        )
-        note = f"mean and range of {self._span} rows each"
-        return Panel(name, self.step, note, middle=points, band=(points[0], low, high))
+    def _panel_of_one(self, name: str, run: int, line: Points) -> Panel:
+        if self._spans.length == 1:
+            return Panel(name, self.step, middle=line)
+        arrays = self._spans.arrays
+        has_rows = arrays["rows"][run] > 0
+        low, high = (arrays[side][run, has_rows] for side in ("low", "high"))
+        # A span without a number reaches from infinity to its opposite.
+        low, high = (np.where(np.isfinite(edge), edge, np.nan) for edge in (low, high))
+        note = f"mean and range of {self._spans.length} rows each"
+        return Panel(name, self.step, note, middle=line, band=(line[0], low, high))
 
-    def _points(self, slot: int) -> Points:
-        own = {name: array[slot] for name, array in self._arrays.items()}
-        there = own["rows"] > 0
+    def _line(self, run: int) -> Points:
+        arrays = {name: array[run] for name, array in self._spans.arrays.items()}
+        has_rows = arrays["rows"] > 0
         with np.errstate(all="ignore"):  # spans without a number
-            return (
-                own["steps"][there] / own["rows"][there],
-                own["values"][there] / own["good"][there],
+            steps, values = (
+                arrays["steps"] / arrays["rows"],
+                arrays["values"] / arrays["finite"],
             )
-
-    def _combine(self, name: str, at: tuple, values: np.ndarray) -> None:
-        _FIELDS[name][0].at(self._arrays[name], at, values)
+        return steps[has_rows], values[has_rows]
 
     def _make_room(self, size: int) -> None:
+        """Hold at least so many runs. More runs may mean fewer points for each."""
         runs = len(self._counts)
         if size <= runs:
             return
         while runs < size:
             runs *= 2
-        width = min(self._most, max(FEWEST, BUDGET // runs))
-        while self._counts.max() > self._span * width:
-            self._halve()
+        points = min(self._most_points, max(FEWEST_POINTS, BUDGET // runs))
+        self._spans.hold(int(self._counts.max()), points)
+        self._spans.resize(runs, points)
         self._counts = np.pad(self._counts, (0, runs - len(self._counts)))
-        for name, (_, empty) in _FIELDS.items():
-            old = self._arrays[name][:, :width]
-            new = np.full((runs, width), empty)
-            new[: len(old)] = old
-            self._arrays[name] = new
-
-    def _halve(self) -> None:
-        self._span *= 2
-        for name, (combine, empty) in _FIELDS.items():
-            array = self._arrays[name]
-            half = array.shape[1] // 2
-            array[:, :half] = combine(array[:, ::2], array[:, 1::2])
-            array[:, half:] = empty
 
 
-# What is kept of a span of rows, how two become one, and what it is of none.
-_FIELDS: dict[str, tuple[np.ufunc, float]] = {
-    "rows": (np.add, 0.0),
-    "steps": (np.add, 0.0),
-    "good": (np.add, 0.0),
-    "values": (np.add, 0.0),
-    "low": (np.minimum, np.inf),
-    "high": (np.maximum, -np.inf),
-}
+def _rows_of(mask: np.ndarray | None, which: np.ndarray) -> np.ndarray | None:
+    return None if mask is None else mask[which]
 
 
-def _scalars(block: Block, key: str) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and arrays of a key that are a real number in each row, or for each example."""
-    form = block.forms.get(key, Form())
-    typed = dict(form.keys)
-    for i, (name, array) in enumerate(leaves(block.values[key], key)):
-        if i not in typed and array.ndim == 1 + form.batch and array.dtype.kind != "c":
-            yield name, array
-
-
-def _of(mask: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
-    return None if mask is None else mask[rows]
-
-
-def named(keys: str | Iterable[str] | None) -> list[str] | None:
-    """The keys, of which one may be given alone."""
+def key_list(keys: str | Iterable[str] | None) -> list[str] | None:
+    """Return the keys as a list; a single one may be given alone."""
     if keys is None:
         return None
     names = [keys] if isinstance(keys, str) else list(keys)

@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 from lox_host.display.eta import duration, pace, speed
-from lox_host.display.statistics import Series
+from lox_host.display.statistics import Statistics
 from lox_host.display.summary import Summary
 from lox_host.display.text import clean, count, deviation, digits, sparkline
 
@@ -25,7 +25,7 @@ def line(summary: Summary, now: float, *, title: str, most: int) -> str:
     parts += [pace(*progress.done(summary.runs), rate, seconds, "rows")]
     values = [
         f"{clean(name)} {digits(series.spread().mean)}"
-        for name, series in summary.series.items()
+        for name, series in summary.statistics.items()
         if series
     ]
     if len(values) > most:
@@ -35,7 +35,7 @@ def line(summary: Summary, now: float, *, title: str, most: int) -> str:
 
 def height(summary: Summary, most: int) -> int:
     """How many lines the table has."""
-    keys = len(summary.series)
+    keys = len(summary.statistics)
     return 1 + bool(keys) + min(keys, most) + (keys > most)
 
 
@@ -44,9 +44,9 @@ def table(summary: Summary, now: float, *, title: str, width: int, lines: int) -
     from rich.console import Group
 
     room = lines - 2
-    is_tall = len(summary.series) > room
-    shown = dict(it.islice(summary.series.items(), max(0, room - is_tall)))
-    left_out = count(len(summary.series) - len(shown), "more key")
+    is_tall = len(summary.statistics) > room
+    shown = dict(it.islice(summary.statistics.items(), max(0, room - is_tall)))
+    left_out = count(len(summary.statistics) - len(shown), "more key")
     parts = [
         _head(summary, now, title, width),
         _body(shown, summary.runs > 1, width) if shown else None,
@@ -110,7 +110,7 @@ def _spaced(texts: list[Any]) -> Any:
     return Text("  ", no_wrap=True, overflow="ellipsis").join(texts)
 
 
-def _body(every: dict[str, Series], several: bool, width: int) -> Any:
+def _body(every: dict[str, Statistics], several: bool, width: int) -> Any:
     from rich.table import Table
 
     names = max(len(clean(name)) + 1 + len(series.note) for name, series in every.items())
@@ -123,7 +123,7 @@ def _body(every: dict[str, Series], several: bool, width: int) -> Any:
     body.add_column("trend" if curve else "", no_wrap=True)
     for i, (name, series) in enumerate(every.items()):
         cells = [_number(column[i + 1]) for column in columns.values()]
-        trend = sparkline(series.curve.points(curve)) if curve else ""
+        trend = sparkline(series.trend.points(curve)) if curve else ""
         body.add_row(_name(name, series), *cells, _styled(trend, "cyan"))
     return body
 
@@ -141,14 +141,14 @@ def _fitting(columns: dict[str, list[str]], room: int) -> tuple[dict[str, list[s
     return columns, 0
 
 
-def _columns(every: dict[str, Series], *, several: bool) -> dict[str, list[str]]:
+def _columns(every: dict[str, Statistics], *, several: bool) -> dict[str, list[str]]:
     """The numbers of all names by column. The first cell of each is its head."""
     rows = [_numbers(series, several=several) for series in every.values()]
     heads = ["last", "mean", "± std", "min", "max"] if several else ["last", "min", "max"]
     return {head: [head, *(row.get(head, "") for row in rows)] for head in heads}
 
 
-def _numbers(series: Series, *, several: bool) -> dict[str, str]:
+def _numbers(series: Statistics, *, several: bool) -> dict[str, str]:
     if not series:
         return {}
     spread = series.spread()
@@ -162,7 +162,7 @@ def _numbers(series: Series, *, several: bool) -> dict[str, str]:
     }
 
 
-def _name(name: str, series: Series) -> Any:
+def _name(name: str, series: Statistics) -> Any:
     from rich.text import Text
 
     return Text.assemble(clean(name), (f" {series.note}".rstrip(), "dim"))

@@ -1,20 +1,33 @@
-"""What is kept of the values of one name: a few numbers, however many rows there are."""
+"""Statistics of one scalar or array that runs log, in constant memory.
+
+Rows arrive in blocks, those of several runs as they were logged. `RowsByRun` sorts them.
+Here run 7 logged three rows and run 9 two, and each run has the slot in which it was seen:
+
+    runs   7 9 7 7 9    ->    order   0 2 3 | 1 4
+                              slots   0     | 1
+                              counts  3     | 2
+"""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-POINTS = 128  # of the curve
+from lox_host.display.spans import Spans
+from lox_host.rows import Block, Form
+from lox_host.tree import leaves
+
+POINTS = 128  # of a trend
 
 
 @dataclasses.dataclass(frozen=True)
-class Places:
+class RowsByRun:
     """Which rows belong to which run.
 
     Attributes:
         order: The rows sorted by run, those of one run as they were logged.
-        slots: The number of each run that has rows.
+        slots: The slot of each run that has rows.
         counts: How many rows each of these has.
     """
 
@@ -23,21 +36,24 @@ class Places:
     counts: np.ndarray
 
     @classmethod
-    def of(cls, runs: np.ndarray, slots: dict[int, int]) -> "Places":
-        """Those of the ids of runs, one or more. Runs that are new get the next slots."""
+    def of(cls, runs: np.ndarray, slots: dict[int, int]) -> "RowsByRun":
+        """Sort rows by the ids of their runs, and give new runs the next slots."""
         order = np.argsort(runs, kind="stable")
         ordered = runs[order]
-        firsts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-        own = [slots.setdefault(run, len(slots)) for run in ordered[firsts].tolist()]
-        return cls(order, np.array(own), np.diff(firsts, append=len(runs)))
+        is_first = np.ones(len(runs), bool)
+        is_first[1:] = ordered[1:] != ordered[:-1]
+        firsts = np.flatnonzero(is_first)
+        found = [slots.setdefault(run, len(slots)) for run in ordered[firsts].tolist()]
+        counts = np.append(firsts[1:], len(runs)) - firsts
+        return cls(order, np.array(found, int), counts)
 
     @property
     def last(self) -> np.ndarray:
         """The last row of each run."""
         return self.order[np.cumsum(self.counts) - 1]
 
-    def times(self, before: np.ndarray) -> np.ndarray:
-        """Which row of its run each is, sorted by run, when there were some before."""
+    def numbers(self, before: np.ndarray) -> np.ndarray:
+        """Number the sorted rows in their runs, which had so many rows before."""
         firsts = np.cumsum(self.counts) - self.counts
         shift = before[self.slots] - firsts
         return np.arange(len(self.order)) + np.repeat(shift, self.counts)
@@ -51,8 +67,8 @@ class Spread(NamedTuple):
     nans: int
 
 
-class Series:
-    """The last value of each run, the smallest and the largest, and a curve.
+class Statistics:
+    """The last value of each run, the smallest and the largest, and a trend.
 
     Attributes:
         note: The shape of a row, or what else it is. Empty for a scalar.
@@ -60,93 +76,104 @@ class Series:
         last: The last value that was logged.
         low: The smallest value of all rows.
         high: The largest.
-        curve: The mean over runs, in time.
+        trend: The mean over runs, in time.
     """
 
     def __init__(self):
         self.note, self.kind = "", "f"
         self.last = np.nan
         self.low, self.high = np.inf, -np.inf
-        self.curve = Curve()
-        self._lasts = np.zeros(0)
+        self.trend = Trend()
+        # For each slot:
+        self._last_values = np.zeros(0)
         self._counts = np.zeros(0, np.int64)
 
     def __bool__(self) -> bool:
         return bool(self._counts.any())
 
-    def add(self, places: Places, array: np.ndarray, valid: np.ndarray | None) -> None:
+    def add(self, rows: RowsByRun, array: np.ndarray, valid: np.ndarray | None) -> None:
         """Take rows. `valid` says which of their examples were logged."""
-        self._make_room(places.slots.max() + 1)
+        if not array.size:
+            return
+        missing = max(0, rows.slots.max() + 1 - len(self._counts))
+        self._last_values = np.pad(self._last_values, (0, missing))
+        self._counts = np.pad(self._counts, (0, missing))
         with np.errstate(all="ignore"):
-            means, lows, highs = reduced(array, valid)
+            means, lows, highs = mean_and_range(array, valid)
             self.low = min(self.low, np.fmin.reduce(lows, initial=np.inf))
             self.high = max(self.high, np.fmax.reduce(highs, initial=-np.inf))
-            self.curve.add(places.times(self._counts), means[places.order])
+        self.trend.add(rows.numbers(self._counts), means[rows.order])
         self.last = means[-1]
-        self._lasts[places.slots] = means[places.last]
-        self._counts[places.slots] += places.counts
+        self._last_values[rows.slots] = means[rows.last]
+        self._counts[rows.slots] += rows.counts
 
     def spread(self) -> Spread:
-        """Mean and deviation over runs of their last values."""
-        lasts = self._lasts[self._counts > 0]
-        good = lasts[~np.isnan(lasts)]
-        if not len(good):
-            return Spread(np.nan, np.nan, len(lasts))
+        """Return mean and deviation over runs of their last values."""
+        values = self._last_values[self._counts > 0]
+        known = values[~np.isnan(values)]
+        if not len(known):
+            return Spread(np.nan, np.nan, len(values))
         with np.errstate(all="ignore"):
-            return Spread(good.mean(), good.std(), len(lasts) - len(good))
-
-    def _make_room(self, size: int) -> None:
-        missing = max(0, size - len(self._lasts))
-        self._lasts = np.pad(self._lasts, (0, missing))
-        self._counts = np.pad(self._counts, (0, missing))
+            return Spread(known.mean(), known.std(), len(values) - len(known))
 
 
-class Curve:
-    """Means over spans of time. When there are too many, each two become one."""
+class Trend:
+    """The mean over runs in time, of all values that are finite."""
 
     def __init__(self):
-        self._sums, self._counts = np.zeros(POINTS), np.zeros(POINTS)
-        self._span = 1
+        self._spans = Spans(POINTS, "finite", "values")
 
-    def add(self, times: np.ndarray, values: np.ndarray) -> None:
-        while times.max() >= self._span * POINTS:
-            self._halve()
-        good = np.isfinite(values)
-        places = times[good] // self._span
-        self._sums += np.bincount(places, values[good], POINTS)
-        self._counts += np.bincount(places, minlength=POINTS)
+    def add(self, numbers: np.ndarray, values: np.ndarray) -> None:
+        """Take rows: their numbers in their runs, and their values."""
+        self._spans.hold(numbers.max() + 1)
+        is_finite = np.isfinite(values)
+        if not is_finite.all():
+            numbers, values = numbers[is_finite], values[is_finite]
+        self._spans.add(0, numbers, finite=1.0, values=values)
 
     def points(self, most: int) -> np.ndarray:
-        """The curve in at most so many points."""
-        (filled,) = np.nonzero(self._counts)
+        """Return the trend in at most so many points."""
+        counts, sums = (self._spans.arrays[name][0] for name in ("finite", "values"))
+        (filled,) = np.nonzero(counts)
         if not len(filled):
             return np.zeros(0)
         size = min(most, filled[-1] + 1)
-        places = filled * size // (filled[-1] + 1)
-        counts = np.bincount(places, self._counts[filled], size)
-        sums = np.bincount(places, self._sums[filled], size)
+        point = filled * size // (filled[-1] + 1)
+        counts, sums = (np.bincount(point, x[filled], size) for x in (counts, sums))
         return sums[counts > 0] / counts[counts > 0]
 
-    def _halve(self) -> None:
-        self._span *= 2
-        for array in (self._sums, self._counts):
-            array[: POINTS // 2] = array[::2] + array[1::2]
-            array[POINTS // 2 :] = 0
+
+def named_arrays(block: Block, key: str) -> Iterator[tuple[str, np.ndarray, str]]:
+    """Yield the arrays of a key: their names, and what a typed PRNG key is, or ""."""
+    implementations = dict(block.forms.get(key, Form()).keys)
+    for i, (name, array) in enumerate(leaves(block.values[key], key)):
+        yield name, array, implementations.get(i, "")
 
 
-def reduced(array: np.ndarray, valid: np.ndarray | None) -> tuple[np.ndarray, ...]:
-    """The mean, the smallest and the largest element of each row, as float64."""
-    flat = _real(array).reshape(len(array), -1)
+def has_logged(valid: np.ndarray) -> np.ndarray:
+    """Return which rows have an example that logged, from `(rows, *examples)`."""
+    return valid.reshape(len(valid), -1).any(1)
+
+
+def mean_and_range(array: np.ndarray, valid: np.ndarray | None) -> tuple[np.ndarray, ...]:
+    """Return the mean, the smallest and the largest element of each row, as float64.
+
+    Args:
+        array: `(rows, *examples, ...)`.
+        valid: Which examples count, `(rows, *examples)`. None: all of them.
+    """
+    flat = _ordered(array).reshape(len(array), -1)
     if flat.shape[1] == 1:
         column = flat[:, 0].astype(np.float64)
         return column, column, column
     if valid is None:
-        mean = flat.mean(1, dtype=np.float64)
-        return mean, _floats(np.fmin.reduce(flat, 1)), _floats(np.fmax.reduce(flat, 1))
-    # (rows, examples) -> (rows, examples, 1, ...) -> (rows, elements)
+        lows, highs = np.fmin.reduce(flat, 1), np.fmax.reduce(flat, 1)
+        means = flat.mean(1, dtype=np.float64)
+        return means, lows.astype(np.float64), highs.astype(np.float64)
+    # (rows, *examples) -> (rows, *examples, 1, ...) -> (rows, elements)
     mask = valid.reshape(valid.shape + (1,) * (array.ndim - valid.ndim))
     mask = np.broadcast_to(mask, array.shape).reshape(flat.shape)
-    flat = _floats(flat)
+    flat = flat.astype(np.float64)
     return (
         flat.sum(1, where=mask) / mask.sum(1),
         np.fmin.reduce(flat, 1, where=mask, initial=np.inf),
@@ -154,12 +181,8 @@ def reduced(array: np.ndarray, valid: np.ndarray | None) -> tuple[np.ndarray, ..
     )
 
 
-def _real(array: np.ndarray) -> np.ndarray:
-    """Numbers that NumPy can order: magnitudes, and no types of other libraries."""
+def _ordered(array: np.ndarray) -> np.ndarray:
+    """Return numbers that NumPy can order: magnitudes, and no types of other libraries."""
     if array.dtype.kind == "c":
         return np.abs(array)
     return array if array.dtype.isbuiltin == 1 else array.astype(np.float32)
-
-
-def _floats(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float64)

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Iterable
 
-from lox_host.display.live_curves import Curves, named
+from lox_host.display.live_curves import LiveCurves, key_list
 from lox_host.display.panels import Picture
 from lox_host.display.plot_outputs import Frame, Outlet, outlets
 from lox_host.extras import imported
@@ -40,7 +40,7 @@ class PlotWriter:
         self._path = None if path is None else os.path.abspath(os.path.expanduser(path))
         self._show, self._title, self._every = show, title, every
         self._most = max_panels
-        self._curves = Curves(named(keys), x, 1 << (points.bit_length() - 1))
+        self._curves = LiveCurves(key_list(keys), x, 1 << (points.bit_length() - 1))
         self._open: set[int] = set()
         self._outlets: list[Outlet] = []
         self._picture = Picture(figure.Figure(layout="none"))

@@ -103,11 +103,11 @@ def read_plot(path: Path, key) -> list[Row]:
     ids = {name: id for id, name in desk._finished.items()}
     slot = curves._slots.get(ids[name(key)])
     found = []
-    for own, trace in curves._traces.items():
-        if slot is not None and slot < len(trace._counts) and trace._counts[slot]:
-            for step, value in zip(*trace._points(slot), strict=True):
-                found.append(({trace.step: step}, {own: value}))
-    assert (path / "curves.png").exists() or not curves._traces
+    for own, curve in curves._curves.items():
+        if slot is not None and slot < len(curve._counts) and curve._counts[slot]:
+            for step, value in zip(*curve._line(slot), strict=True):
+                found.append(({curve.step: step}, {own: value}))
+    assert (path / "curves.png").exists() or not curves._curves
     return found
 
 

@@ -21,7 +21,7 @@ from lox.loggers.console import ConsoleLogger
 from lox_host.display import run_table as _screen, terminal as _live
 from lox_host.display.eta import duration, speed
 from lox_host.display.progress_bar import Bar
-from lox_host.display.statistics import POINTS, Curve
+from lox_host.display.statistics import POINTS, Trend
 from lox_host.display.summary import Summary
 from lox_host.display.terminal import Region, can_move, region, shares
 from lox_host.display.text import clean, digits, sparkline
@@ -63,18 +63,18 @@ def test_statistics_are_those_of_numpy(major):
     made = summary()
     for part in np.array_split(np.arange(350), 6):
         made.add(block({"x": array.ravel()[part]}, runs=runs[part]), 1.0)
-    series = made.series["x"]
+    series = made.statistics["x"]
     assert series.last == values[-1, -1]
     assert (series.low, series.high) == (values.min(), values.max())
     np.testing.assert_allclose(
         series.spread(), (values[:, -1].mean(), values[:, -1].std(), 0)
     )
-    np.testing.assert_allclose(series.curve.points(100), values.mean(0))
+    np.testing.assert_allclose(series.trend.points(100), values.mean(0))
 
 
 def test_an_array_counts_as_its_mean_and_ends():
     values = np.random.default_rng(0).normal(size=(5, 3, 4)).astype(np.float32)
-    series = summary(block({"x": values})).series["x"]
+    series = summary(block({"x": values})).statistics["x"]
     assert series.note == "3×4"
     np.testing.assert_allclose(series.last, values[-1].mean(), rtol=1e-5)
     assert (series.low, series.high) == (values.min(), values.max())
@@ -90,7 +90,7 @@ def test_an_array_counts_as_its_mean_and_ends():
 @pytest.mark.parametrize("shape", [(4,), (4, 2), (4, 0)])
 def test_every_type_can_be_shown(dtype, shape):
     made = summary(block({"x": np.ones(shape, dtype)}))
-    series = made.series["x"]
+    series = made.statistics["x"]
     assert bool(series) == (shape != (4, 0))
     assert (series.last, series.low, series.high) == (1, 1, 1) or not series
     assert any("x" in row for row in text(made))
@@ -100,7 +100,7 @@ def test_every_type_can_be_shown(dtype, shape):
 def test_nan_and_infinity_are_said_and_do_not_spread():
     values = np.array([1.0, NAN, 3.0, 5.0, 7.0, NAN])
     made = summary(block({"x": values}, runs=[0, 1, 2, 0, 2, 1]))
-    series = made.series["x"]
+    series = made.statistics["x"]
     assert series.spread() == (6.0, 1.0, 1)
     assert (series.low, series.high) == (1.0, 7.0)
     assert "± 1 (1 nan)" in text(made)[-1]
@@ -113,14 +113,14 @@ def test_nan_and_infinity_are_said_and_do_not_spread():
 def test_examples_that_did_not_log_do_not_count():
     values = np.array([[[1.0], [9.0]], [[9.0], [9.0]], [[2.0], [4.0]]])
     every = block({"x": values}, valid={"x": np.ones((3, 2), bool)})
-    assert summary(every).series["x"].low == 1.0
+    assert summary(every).statistics["x"].low == 1.0
     valid = np.array([[True, False], [False, False], [True, True]])
     made = summary(block({"x": values}, valid={"x": valid}))
-    series = made.series["x"]
+    series = made.statistics["x"]
     assert (series.low, series.high, series.last) == (1.0, 4.0, 3.0)
-    np.testing.assert_allclose(series.curve.points(9), [1.0, 3.0])
+    np.testing.assert_allclose(series.trend.points(9), [1.0, 3.0])
     made = summary(block({"x": values[:1]}, valid={"x": valid[1:2]}))
-    assert not made.series["x"]
+    assert not made.statistics["x"]
 
 
 def test_trees_are_shown_by_their_leaves_and_keys_of_jax_as_what_they_are():
@@ -133,12 +133,12 @@ def test_trees_are_shown_by_their_leaves_and_keys_of_jax_as_what_they_are():
 
 
 def test_memory_does_not_grow_with_rows():
-    curve = Curve()
+    trend = Trend()
     for start in range(0, 10 * POINTS**2, 1000):
         times = np.arange(start, start + 1000)
-        curve.add(times, times.astype(float))
-    points = curve.points(16)
-    assert len(curve._sums) == POINTS
+        trend.add(times, times.astype(float))
+    points = trend.points(16)
+    assert trend._spans.shape == (1, POINTS)
     assert len(points) == 16
     assert np.all(np.diff(points) > 0)
     np.testing.assert_allclose(np.diff(points), np.diff(points).mean(), rtol=0.1)

@@ -143,7 +143,7 @@ def test_a_million_rows_are_few_points_that_hold_all(tmp_path):
     assert edges(ax)[:, 1].max() == 100
     assert edges(ax)[:, 1].min() == np.nanmin(values)
     assert ax.get_title("right") == "mean and range of 1024 rows each"
-    assert sum(x.nbytes for x in made._curves._traces["x"]._arrays.values()) < 10**5
+    assert sum(x.nbytes for x in made._curves._curves["x"]._spans.arrays.values()) < 10**5
 
 
 def test_runs_that_come_late_share_the_room(tmp_path):
@@ -158,9 +158,9 @@ def test_runs_that_come_late_share_the_room(tmp_path):
         made.write(Batch([interleaved(part)]))
 
     curves = made._curves
-    trace = curves._traces["x"]
-    assert trace._arrays["rows"].shape == (1024, 128)
-    _, values = trace._points(curves._slots[1000])
+    curve = curves._curves["x"]
+    assert curve._spans.shape == (1024, 128)
+    _, values = curve._line(curves._slots[1000])
     np.testing.assert_allclose(values, first.reshape(-1, 8).mean(1))
 
 
