@@ -4,7 +4,6 @@ from lox import loggers as loggers, logify as logify, neptune as neptune, wandb 
 from lox._core.context import silent as silent
 from lox._core.log import log as log
 from lox._core.nolog import nolog as nolog
-from lox._core.rules import exact_grad as _exact_grad, exact_vmap as _exact_vmap  # noqa: F401
 from lox._core.spool import spool as spool
 from lox._io.export import export as export
 from lox._io.load import load as load

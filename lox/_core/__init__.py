@@ -1,1 +1,11 @@
-"""Logging, the interpreter, and the transformations that collect."""
+"""Records, the interpreter that finds them, and the rules that bring them out."""
+
+# Each of these registers its rules when it is imported.
+from lox._core.rules import (
+    calls as _calls,  # noqa: F401
+    custom as _custom,  # noqa: F401
+    devices as _devices,  # noqa: F401
+    exact_grad as _exact_grad,  # noqa: F401
+    exact_vmap as _exact_vmap,  # noqa: F401
+    loops as _loops,  # noqa: F401
+)

@@ -1,14 +1,15 @@
 """Collect records: the handler of `spool`, and of whatever delivers rows."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 
-from lox._core.log import log_effect, relog
-from lox._core.record import Record
+from lox._core.handler import Handler
+from lox._core.log import relog
+from lox._core.record import Record, log_effect
 from lox._logdict.logdict import logdict
 from lox._rows.accumulator import Accumulator, finished, reduced
 from lox._rows.loop_carry import shortened
@@ -25,7 +26,7 @@ _counting: Any = reduction_named("count")
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Collect:
+class Collect(Handler):
     """Collect the selected keys; what is not selected goes on outward.
 
     Attributes:
@@ -57,13 +58,10 @@ class Collect:
     offsets: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     coordinates: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
-    effects = frozenset({log_effect})
     captures = True
+    effects = frozenset({log_effect})
 
-    def concerns(self, program: Any) -> bool:
-        return not self.effects.isdisjoint(program.effects)
-
-    def __call__(self, record: Record, where: Where) -> dict[str, Entry]:
+    def handle(self, record: Record, where: Where) -> dict[str, Entry]:
         tagged = self.tags is None or not self.tags.isdisjoint(record.tags)
         mine = [key for key in record.keys if tagged and self._wants(key, record)]
         outward = [key for key in record.keys if self.keep or key not in mine]
@@ -99,20 +97,13 @@ class Collect:
         valid = keep if rows.valid is None else rows.valid & keep
         return count, rows.replace(valid=valid, altered="thinned")
 
-    def deliver(self, parts: list[dict[str, Entry]], iterations: Any) -> list:
-        return parts
+    def carries(self) -> bool:
+        return self.gathers
 
-    def chunk(self, body: list, rows: Callable[[], int], length: int | None) -> int | None:
-        return None
+    def every(self) -> int:
+        return self.interval or 1
 
-    def pooling(self, loop: Any, logs: Callable[[], logdict]) -> None:
-        return None
-
-    def handed_on(self) -> dict[str, Any]:
-        return {}
-
-    def after(self, entries: Mapping[str, Entry]) -> "Collect":
-        """The handler for what comes after these entries."""
+    def after(self, entries: Mapping[str, Entry]) -> Self:
         if self.interval is None:
             return self
         offsets = dict(self.offsets)
@@ -122,18 +113,13 @@ class Collect:
                 offsets[key] = offsets[key] + jnp.broadcast_to(count, offsets[key].shape)
         return dataclasses.replace(self, offsets=offsets)
 
-    def batched(self, size: int) -> "Collect":
-        """The handler for the inside of a `vmap` of this size."""
+    def batched(self, size: int) -> Self:
         offsets = jax.tree.map(
             lambda x: jnp.broadcast_to(x, (size, *x.shape)), self.offsets
         )
         return dataclasses.replace(self, offsets=offsets)
 
-    def unbatched(self, batched: "Collect") -> "Collect | None":
-        """The handler for all examples, given which of its arrays are one for each."""
-        return None if any(jax.tree.leaves(batched)) else self
-
-    def per_device(self, records: Sequence[Record]) -> "Collect":
+    def per_device(self, records: Sequence[Record]) -> Self:
         at: dict[str, int] = {}
         for record in records:
             for entry in (self._entry(key, record) for key in record.keys):
@@ -142,18 +128,14 @@ class Collect:
         offsets = {key: at.get(key, -1) for key in self.offsets}
         return dataclasses.replace(shared, offsets=offsets)
 
-    def on_device(self) -> "Collect":
-        return self
-
-    def rooms(self, logs: logdict, length: int | None) -> dict[str, int]:
-        """For keys whose rows a loop keeps in a buffer, how many it keeps."""
+    def capacities(self, logs: logdict, length: int | None) -> dict[str, int]:
         rows = {key: own for key, own in logs.rows().items() if isinstance(own, Rows)}
         if length is None:
             return {key: self._capacity(key, own) for key, own in rows.items()}
         if self.interval is None or length == 0:
             return {}
-        rooms = {k: -(-own.bound * length // self.interval) for k, own in rows.items()}
-        return {key: room for key, room in rooms.items() if room}
+        kept = {k: -(-own.bound * length // self.interval) for k, own in rows.items()}
+        return {key: number for key, number in kept.items() if number}
 
     def _capacity(self, key: str, rows: Rows) -> int:
         if self.capacity is None:
@@ -166,7 +148,7 @@ class Collect:
             )
         return self.capacity
 
-    def prepared(self, records: Sequence[Record]) -> "Collect":
+    def prepared(self, records: Sequence[Record]) -> Self:
         """The handler for a program that holds these records."""
         asked = [*(own for _, own in self.reduce), *(record.reduce for record in records)]
         gathers = self.interval or any(map(reduction_named, asked))
@@ -203,14 +185,11 @@ class Collect:
             return False
         return self.entries is None or self._entry(key, record) in self.entries
 
-    def only(self, keys: frozenset[str]) -> "Collect":
+    def only(self, keys: frozenset[str]) -> Self:
         return dataclasses.replace(self, entries=keys)
 
-    def quiet(self) -> "Collect":
+    def quiet(self) -> Self:
         return dataclasses.replace(self, outward=False)
-
-    def collecting(self, capacity: int | None = None) -> "Collect":
-        return self
 
 
 def _widest(key: str, batches: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

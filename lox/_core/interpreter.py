@@ -1,131 +1,60 @@
-"""Trace a function, and evaluate a program, handing each of its records to a handler."""
+"""Evaluate a program, and hand each of its records to a handler.
+
+Programs are never edited: JAX caches them. They are evaluated once more, equation by
+equation, on whatever arguments there are (arrays, or tracers of a `jit`, `vmap` or `grad`
+around), and what comes out is the program without its records, plus what was collected:
+
+    { lambda ; x. let        interpreter = Interpreter(handler)
+        y = sin x            put off
+        lox_log[a] y         put off, for the handler
+        z = mul y y          put off
+        w = scan[...] z      evaluate what was put off, hand over `a`, run the `scan` rule
+      in (w,) }
+
+Equations that hold no record are put off until their outputs are needed, and then
+evaluated together: that is much quicker than one by one, and while JAX is tracing they are
+staged as they are. Records that follow each other are handed over together, so that they
+can share one host call.
+
+Invariant: a record is handed over before any rule runs that comes after it. So the handler
+always meets records in the order of the program.
+"""
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer, eval_jaxpr
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from lox._core import context as _context
-from lox._core.handlers import Forward
-from lox._core.log import log_effect, log_p
-from lox._core.record import Record, is_array, listed
-from lox._core.rules import rules
+from lox._core.analysis import donates, last_uses, unsupported, variables
+from lox._core.handler import Handler
+from lox._core.record import emit_p, log_p
+from lox._core.rules.table import rules
+from lox._core.staging import Traced, trace
 from lox._jax import equations, sharding, tracing
 from lox._logdict.logdict import logdict
 from lox._rows.merge import Entry, merge
 from lox._rows.rows import Where
-from lox._stream.emit import emit_effect, emit_p
 
-
-class Handler(Protocol):
-    """What a transformation does with each record. A pytree: it passes through `jit`."""
-
-    captures: bool
-    """Whether functions are traced anew for it so that their logs are captured."""
-
-    interval: int | None
-    """Every how many rows of a key one is collected."""
-
-    gathers: bool
-    """Whether it collects anything that a loop has to carry."""
-
-    def concerns(self, program: Any) -> bool:
-        """Whether there is anything for it in a program or an equation.
-
-        If it wants records that are on their way to the host, it has `emit(args, params)`,
-        and `full(condition)` for the question whether such records need wait no longer.
-        """
-        ...
-
-    def __call__(self, record: Record, where: Where) -> dict[str, Entry]:
-        """Do something with a record, and return the rows to be collected of it."""
-        ...
-
-    def deliver(self, parts: list[dict[str, Entry]], iterations: Any) -> list:
-        """Do something with what was collected in a row, and return what is left.
-
-        `iterations` says of how many iterations of a loop it is, 0 outside of a chunk.
-        """
-        ...
-
-    def chunk(self, body: list, rows: Callable[[], int], length: int | None) -> int | None:
-        """After how many iterations a loop delivers what was collected. None: it doesn't.
-
-        `body` are the programs that it runs in one iteration, `rows()` is how many rows of
-        a key they log.
-        """
-        ...
-
-    def pooling(self, loop: JaxprEqn, logs: Callable[[], logdict]) -> Any:
-        """The handler for a loop in which rows wait for others. None: they don't.
-
-        `logs()` is what is logged in one iteration.
-        """
-        ...
-
-    def handed_on(self) -> dict[str, Any]:
-        """What is handed on from one part of a program to the next."""
-        ...
-
-    def after(self, entries: Mapping[str, Entry]) -> Any:
-        """The handler for what comes after these entries."""
-        ...
-
-    def batched(self, size: int) -> Any:
-        """The handler for the inside of a `vmap` of this size."""
-        ...
-
-    def unbatched(self, batched: Any) -> Any:
-        """The handler for all examples, given which of its arrays are one for each.
-
-        None: it is not the same for all of them.
-        """
-        ...
-
-    def per_device(self, records: Sequence[Record]) -> Any:
-        """Which axis of its arrays is that of the devices of a `shard_map`; -1: none.
-
-        Args:
-            records: What is logged in there.
-        """
-        ...
-
-    def on_device(self) -> Any:
-        """The handler for where we are now, which may be inside a `shard_map`."""
-        ...
-
-    def rooms(self, logs: logdict, length: int | None) -> dict[str, int]:
-        """For keys whose rows a loop keeps in a buffer, how many it keeps."""
-        ...
-
-    def only(self, keys: frozenset[str]) -> Any:
-        """The handler that collects no other keys."""
-        ...
-
-    def collecting(self, capacity: int | None = None) -> Any:
-        """The handler that collects the same, and delivers nothing."""
-        ...
-
-    def quiet(self) -> Any:
-        """The handler that collects the same, and does nothing else."""
-        ...
+G = TypeVar("G", bound=Handler)
+H = TypeVar("H", bound=Handler)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Interpreter:
+class Interpreter(Generic[H]):
     """Evaluates programs with a handler.
 
     `interpreter(jaxpr, *args)` returns the outputs and the logs.
     """
 
-    handler: Any
+    handler: H
 
     def __call__(self, jaxpr: ClosedJaxpr, *args: Any) -> tuple[list, logdict]:
         """Evaluate a program. Logs carry no derivatives.
@@ -149,279 +78,139 @@ class Interpreter:
 
         return outs, jax.tree.map(stop, logs)
 
-    def _evaluate(self, jaxpr: ClosedJaxpr, *args: Any) -> tuple[list, logdict]:
-        jaxpr = equations.close(jaxpr)
-        interpreter, program = self, jaxpr.jaxpr
-        if not self.handler.concerns(program):
-            return eval_jaxpr(program, jaxpr.consts, *args), logdict()
-        env = dict(zip(program.constvars, jaxpr.consts, strict=True))
-        env.update(zip(program.invars, args, strict=True))
-        last_use, donates = _last_use(program), _donates(program)
-        pending: list[JaxprEqn] = []
-        records: list[JaxprEqn] = []
-        collected: dict[str, list[Entry]] = {}
+    def with_handler(self, handler: G) -> "Interpreter[G]":
+        return Interpreter(handler)
 
-        def read(atom):
-            return atom.val if isinstance(atom, Literal) else env[atom]
-
-        def read_lasting(atom):
-            return _lasting(read(atom)) if donates else read(atom)
-
-        def collect(logs: Mapping[str, Entry]) -> None:
-            for key, rows in logs.items():
-                collected.setdefault(key, []).append(rows)
-
-        def catch_up(interpreter: Interpreter, i: float) -> Interpreter:
-            """Evaluate what comes before equation `i`, and hand over its records."""
-            logged = {
-                atom
-                for eqn in records
-                for atom in eqn.invars
-                if not isinstance(atom, Literal)
-            }
-            outvars = [
-                v
-                for eqn in pending
-                for v in eqn.outvars
-                if last_use.get(v, -1) >= i or v in logged
-            ]
-            if pending:
-                outs = tracing.evaluate(program, pending, outvars, env)
-                env.update(zip(outvars, outs, strict=True))
-            for logs in interpreter._hand_over(records, read_lasting) if records else ():
-                interpreter = interpreter.after(logs)
-                collect(logs)
-            for eqn in (*pending, *records):
-                for atom in eqn.invars:
-                    if not isinstance(atom, Literal) and last_use[atom] < i:
-                        env.pop(atom, None)
-            pending.clear()
-            records.clear()
-            return interpreter
-
-        for i, eqn in enumerate(program.eqns):
-            if not self.handler.concerns(eqn):
-                pending.append(eqn)
-                continue
-            if eqn.primitive is log_p:
-                records.append(eqn)
-                # What is logged may be given away before the others are.
-                interpreter = catch_up(interpreter, i + 1) if donates else interpreter
-                continue
-            interpreter = catch_up(interpreter, i)
-            with tracing.at(eqn):
-                outs, logs = interpreter._apply(eqn, [read(atom) for atom in eqn.invars])
-            interpreter = interpreter.after(logs)
-            env.update(zip(eqn.outvars, outs, strict=True))
-            collect(logs)
-        catch_up(interpreter, len(program.eqns))
-        outs = [read(atom) for atom in program.outvars]
-        rows = {key: merge(key, parts) for key, parts in collected.items()}
-        return outs, logdict.of(rows)
-
-    def after(self, entries: Mapping[str, Any]) -> "Interpreter":
+    def after(self, entries: Mapping[str, Entry]) -> "Interpreter[H]":
         """Go on after something has been logged."""
         return Interpreter(self.handler.after(entries))
 
-    def pooling(self, loop: JaxprEqn, logs: Callable[[], logdict]) -> "Interpreter | None":
-        """Go on inside a loop in which rows wait for others. None: they don't."""
-        handler = self.handler.pooling(loop, logs)
-        return None if handler is None else Interpreter(handler)
-
-    def batched(self, size: int) -> "Interpreter":
-        """Go on inside a `vmap`."""
-        return Interpreter(self.handler.batched(size))
-
-    def unbatched(self, batched: "Interpreter") -> "Interpreter | None":
-        """Go on for all examples, given which arrays are one for each of them."""
-        handler = self.handler.unbatched(batched.handler)
-        return None if handler is None else Interpreter(handler)
-
-    def per_device(self, eqn: JaxprEqn) -> "Interpreter":
-        """Which axis of its arrays is that of the devices of a `shard_map`; -1: none."""
-        return Interpreter(self.handler.per_device(list(records_in(eqn.params))))
-
-    def on_device(self) -> "Interpreter":
+    def on_device(self) -> "Interpreter[H]":
         """Go on where we are now; inside a `shard_map`, each device by itself."""
         return jax.tree.map(sharding.varied, Interpreter(self.handler.on_device()))
 
-    def only(self, keys: frozenset[str]) -> "Interpreter":
-        """Collect no other keys."""
-        return Interpreter(self.handler.only(keys))
-
-    def quiet(self) -> "Interpreter":
-        """Collect the same, and let nothing go on outward."""
-        return Interpreter(self.handler.quiet())
-
-    def forward(self, jaxpr: ClosedJaxpr, *args: Any) -> list:
-        """Evaluate a program whose records belong to whoever listens here."""
-        return Interpreter(Forward())(jaxpr, *args)[0]
-
-    def forwarded(self, fun: Callable) -> Callable:
-        return lambda *args: interpret(fun, Forward(), *args)[0]
-
-    def trace(self, fun: Callable, *args: Any, **kwargs: Any) -> "Traced":
+    def trace(self, fun: Callable, *args: Any, **kwargs: Any) -> Traced:
         """Trace a function so that its records are there for the handler."""
         with _context.captured() if self.handler.captures else contextlib.nullcontext():
             return trace(fun, *args, **kwargs)
 
-    def collecting(self, capacity: int | None = None) -> "Interpreter":
-        """Collect the same, and deliver nothing."""
-        return Interpreter(self.handler.collecting(capacity))
-
-    def deliver(self, logs: logdict, iterations: Any) -> logdict:
-        """Deliver what has been collected in a chunk, and return what is left."""
-        parts = self.handler.deliver([logs.rows()], iterations)
-        return logdict.of({key: own for part in parts for key, own in part.items()})
-
-    def _apply(self, eqn: JaxprEqn, args: list) -> tuple[list, dict[str, Entry]]:
-        if eqn.primitive is emit_p:
-            return self.handler.emit(args, eqn.params), {}
-        rule = rules.get(equations.name_of(eqn))
-        if rule is None:
-            raise _unsupported(eqn)
-        outs, logs = rule(self, eqn, *args)
-        return outs, logs.rows()
-
-    def _hand_over(self, eqns: list[JaxprEqn], read: Callable) -> list[dict[str, Entry]]:
-        """Hand over the records of some equations, and deliver them together."""
-        interpreter, parts = self, []
-        for eqn in eqns:
-            arrays = [
-                tracing.constant(atom)
-                if isinstance(atom, Literal)
-                else tracing.array(read(atom))
-                for atom in eqn.invars
-            ]
-            (record,) = jax.tree.unflatten(eqn.params["form"], arrays)
-            with tracing.at(eqn):
-                parts.append(interpreter.handler(record, Where(eqn)))
-            interpreter = interpreter.after(parts[-1])
-        return self.handler.deliver(parts, 0)
+    def _evaluate(self, jaxpr: ClosedJaxpr, *args: Any) -> tuple[list, logdict]:
+        jaxpr = equations.close(jaxpr)
+        if not self.handler.concerns(jaxpr.jaxpr):
+            return eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args), logdict()
+        return _Evaluation(self.handler, jaxpr, args).run()
 
 
-@dataclasses.dataclass(frozen=True)
-class Traced:
-    """A function traced with some arguments."""
+class _Evaluation:
+    """One evaluation of one program.
 
-    jaxpr: ClosedJaxpr
-    args: list
-    output: Callable[[list], Any]
-
-
-def trace(fun: Callable, *args: Any, **kwargs: Any) -> Traced:
-    """Trace `fun`. Arrays are traced as by `jit`, everything else stays what it is."""
-    leaves, treedef = jax.tree.flatten((args, kwargs))
-    at = [i for i, leaf in enumerate(leaves) if is_array(leaf)]
-    result: list = []
-
-    def flat(*arrays):
-        merged = list(leaves)
-        for i, array in zip(at, arrays, strict=True):
-            merged[i] = array
-        args, kwargs = jax.tree.unflatten(treedef, merged)
-        outs, out_tree = jax.tree.flatten(fun(*args, **kwargs))
-        traced = [isinstance(leaf, Tracer) for leaf in outs]
-        # What does not depend on the trace is returned as the object that it is.
-        result[:] = (
-            [None if t else x for t, x in zip(traced, outs, strict=True)],
-            traced,
-            out_tree,
-        )
-        return [x for t, x in zip(traced, outs, strict=True) if t]
-
-    arrays = [leaves[i] for i in at]
-    jaxpr = jax.make_jaxpr(flat)(*arrays)
-    others, traced, out_tree = result
-
-    def output(values: list) -> Any:
-        each = iter(values)
-        merged = [next(each) if t else x for t, x in zip(traced, others, strict=True)]
-        return jax.tree.unflatten(out_tree, merged)
-
-    return Traced(jaxpr, arrays, output)
-
-
-def interpret(
-    fun: Callable, handler: Handler, *args: Any, **kwargs: Any
-) -> tuple[Any, logdict]:
-    """Call `fun`, its records in the hands of `handler`."""
-    interpreter = Interpreter(handler)
-    traced = interpreter.trace(fun, *args, **kwargs)
-    outs, logs = interpreter(traced.jaxpr, *traced.args)
-    return traced.output(outs), logs
-
-
-def check(jaxpr: Any, seen: set[int] | None = None) -> None:
-    """Raise if a record is in an equation that does not show it, and would be lost."""
-    seen = set() if seen is None else seen
-    for eqn in jaxpr.eqns:
-        for inner in equations.jaxprs_in(eqn.params):
-            hidden = log_effect in inner.effects and log_effect not in eqn.effects
-            # What has a rule shows what it runs; what it may run later is not lost.
-            if hidden and equations.name_of(eqn) not in rules:
-                raise _unsupported(eqn)
-            if id(inner) not in seen:
-                seen.add(id(inner))
-                check(inner, seen)
-
-
-def _unsupported(eqn: JaxprEqn) -> NotImplementedError:
-    keys = listed(key for record in records_in(eqn.params) for key in record.keys)
-    return NotImplementedError(
-        f"lox does not know how logs leave `{equations.name_of(eqn)}`, which holds {keys} "
-        f"(at {tracing.where(eqn)}). Log outside of it, or wrap what is inside in "
-        "`lox.nolog`."
-    )
-
-
-def records_in(params: Any, *, on_their_way: bool = True) -> Iterator[Record]:
-    """The records in a program or the parameters of an equation, but for their values.
-
-    Those on their way to the host already are among them, if they are asked for.
+    Attributes:
+        handler: The handler for what comes next.
+        env: The values of the variables that are still needed.
+        pending: Equations without records that have been put off.
+        records: Records that have been put off; some of `pending` may be theirs.
+        collected: What has been collected so far, by key.
     """
-    wanted = (log_p, emit_p) if on_their_way else (log_p,)
-    for jaxpr in equations.jaxprs_in(params):
-        for eqn in jaxpr.eqns:
-            if eqn.primitive in wanted:
-                leaves = eqn.invars[len(eqn.outvars) :]
-                yield from jax.tree.unflatten(eqn.params["form"], leaves)
-            elif not {log_effect, emit_effect}.isdisjoint(eqn.effects):
-                inside = records_in(eqn.params, on_their_way=on_their_way)
-                devices = sharding.device_count(eqn)
-                for record in inside:
-                    outer, inner = (
-                        record.batch[: record.outer],
-                        record.batch[record.outer :],
-                    )
-                    yield record.replace(batch=(*outer, *devices, *inner))
+
+    def __init__(self, handler: Handler, jaxpr: ClosedJaxpr, args: Sequence[Any]):
+        self.handler = handler
+        self.program = jaxpr.jaxpr
+        self.env: dict[Var, Any] = dict(
+            zip(self.program.constvars, jaxpr.consts, strict=True)
+        )
+        self.env.update(zip(self.program.invars, args, strict=True))
+        self.last_use = last_uses(self.program)
+        self.donates = donates(self.program)
+        self.pending: list[JaxprEqn] = []
+        self.records: list[JaxprEqn] = []
+        self.collected: dict[str, list[Entry]] = {}
+
+    def run(self) -> tuple[list, logdict]:
+        for i, eqn in enumerate(self.program.eqns):
+            if not self.handler.concerns(eqn):
+                self.pending.append(eqn)
+            elif eqn.primitive is log_p:
+                self.records.append(eqn)
+                if self.donates:
+                    # What is logged may be given away before the others are.
+                    self._catch_up(i + 1)
+            else:
+                self._catch_up(i)
+                self._apply(eqn)
+        self._catch_up(len(self.program.eqns))
+        outs = [self._read(atom) for atom in self.program.outvars]
+        rows = {key: merge(key, parts) for key, parts in self.collected.items()}
+        return outs, logdict.of(rows)
+
+    def _catch_up(self, i: int) -> None:
+        """Evaluate what comes before equation `i`, and hand over its records."""
+        logged = {var for eqn in self.records for var in variables(eqn.invars)}
+        if self.pending:
+            needed = [
+                var
+                for eqn in self.pending
+                for var in eqn.outvars
+                if self.last_use.get(var, -1) >= i or var in logged
+            ]
+            outs = tracing.evaluate(self.program, self.pending, needed, self.env)
+            self.env.update(zip(needed, outs, strict=True))
+        if self.records:
+            self._hand_over(self.records)
+        for eqn in (*self.pending, *self.records):
+            for var in variables(eqn.invars):
+                if self.last_use[var] < i:
+                    self.env.pop(var, None)
+        self.pending, self.records = [], []
+
+    def _hand_over(self, eqns: Sequence[JaxprEqn]) -> None:
+        """Hand over the records of some equations, and deliver them together."""
+        handler, parts = self.handler, []
+        for eqn in eqns:
+            operands = [self._read_lasting(atom) for atom in eqn.invars]
+            (record,) = jax.tree.unflatten(eqn.params["form"], operands)
+            with tracing.at(eqn):
+                parts.append(handler.handle(record, Where(eqn)))
+            handler = handler.after(parts[-1])
+        for part in self.handler.deliver(parts, 0):
+            self._collect(part)
+
+    def _apply(self, eqn: JaxprEqn) -> None:
+        """Evaluate an equation that holds records, by its rule."""
+        args = [self._read(atom) for atom in eqn.invars]
+        entries: Mapping[str, Entry] = {}
+        with tracing.at(eqn):
+            if eqn.primitive is emit_p:
+                token, *leaves = args
+                params = dict(eqn.params)
+                records = jax.tree.unflatten(params.pop("form"), leaves)
+                outs = [self.handler.emit(records, token, params)]
+            else:
+                rule = rules.get(equations.name_of(eqn))
+                if rule is None:
+                    raise unsupported(eqn)
+                outs, logs = rule(Interpreter(self.handler), eqn, *args)
+                entries = logs.rows()
+        self.env.update(zip(eqn.outvars, outs, strict=True))
+        self._collect(entries)
+
+    def _collect(self, entries: Mapping[str, Entry]) -> None:
+        self.handler = self.handler.after(entries)
+        for key, entry in entries.items():
+            self.collected.setdefault(key, []).append(entry)
+
+    def _read(self, atom: Var | Literal) -> Any:
+        return atom.val if isinstance(atom, Literal) else self.env[atom]
+
+    def _read_lasting(self, atom: Var | Literal) -> Any:
+        """Read what is logged, as an array that stays when its buffer is given away."""
+        if isinstance(atom, Literal):
+            return tracing.constant(atom)
+        x = tracing.array(self.env[atom])
+        is_concrete = isinstance(x, jax.Array) and not isinstance(x, Tracer)
+        return jnp.array(x, copy=True) if self.donates and is_concrete else x
 
 
 def _constant(x: Any) -> Any:
-    """The same value without derivatives."""
+    """Return the same value without derivatives."""
     has_derivatives = isinstance(x, Tracer) and jax.dtypes.issubdtype(x.dtype, np.inexact)
     return jax.lax.stop_gradient(x) if has_derivatives else x
-
-
-def _donates(jaxpr: Any) -> bool:
-    """Whether a jitted function in the program takes over buffers."""
-    return any(any(eqn.params.get("donated_invars", ())) for eqn in jaxpr.eqns)
-
-
-def _lasting(x: Any) -> Any:
-    """What is logged, also when its buffer is given away later."""
-    return (
-        jnp.array(x, copy=True)
-        if isinstance(x, jax.Array) and not isinstance(x, Tracer)
-        else x
-    )
-
-
-def _last_use(jaxpr: Any) -> dict[Any, float]:
-    """For each variable, the number of the last equation that reads it."""
-    uses: dict[Any, float] = {}
-    for i, eqn in enumerate(jaxpr.eqns):
-        uses.update((atom, i) for atom in eqn.invars if not isinstance(atom, Literal))
-    end = float("inf")
-    uses.update((atom, end) for atom in jaxpr.outvars if not isinstance(atom, Literal))
-    return uses

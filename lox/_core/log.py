@@ -1,22 +1,19 @@
-"""`log`, and the primitive that holds a captured record."""
+"""`log`: check what is logged, and put it into the program as a record."""
 
 import functools as ft
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.interpreters import mlir
 
 from lox._core import context as _context
-from lox._core.record import Record, bind, is_array, listed, record_primitive
+from lox._core.record import Record, bind, is_array, log_p
 from lox._jax import sharding
 from lox._logdict.logdict import logdict
 from lox._rows.reductions import Reduction, reduction_named
 from lox._rows.side_by_side import RESERVED
-from lox._stream.default_print import print_parcel
-from lox._stream.emit import emit, last_token
 
 
 def log(
@@ -70,32 +67,26 @@ def log(
 
 
 def relog(record: Record) -> None:
-    """Log a record once more, for whoever listens here."""
+    """Log a record once more, where the program is now."""
     state = _context.state()
     if state == "captured":
         bind(log_p, [record])
     elif state == "printed":
         keys = tuple(key for key in record.keys if key not in record.heard)
         if keys:
-            printed = record.only(keys).located(sharding.coordinates())
-            emit([printed], print_parcel, last_token())
+            _print(record.only(keys).located(sharding.coordinates()))
 
 
-log_p, log_effect = record_primitive("lox_log")
+def print_with(fun: Callable[[Record], None]) -> None:
+    """Let `fun` print the records that nothing collects.
+
+    Printing is a host call, and those are made a layer above this one.
+    """
+    global _print
+    _print = fun
 
 
-def _stranded(*args, keys, **params):
-    raise RuntimeError(
-        f"The record of {listed(keys)} reached the compiler: it was captured for a "
-        "transformation of lox, but something compiled or ran this part of the program "
-        "on its own (a primitive that hides a function, `jax.ensure_compile_time_eval`, "
-        "or `lower` inside the function). Log outside of that part, or wrap it in "
-        "`lox.nolog`."
-    )
-
-
-log_p.def_impl(_stranded)
-mlir.register_lowering(log_p, lambda ctx, *args, **params: _stranded(*args, **params))
+_print: Callable[[Record], None]
 
 
 def _checked(data: Any, prefix: str) -> dict[str, Any]:

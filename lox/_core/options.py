@@ -4,10 +4,12 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from lox._core.analysis import check, records_in
 from lox._core.collect import Collect
-from lox._core.interpreter import Interpreter, Traced, check, records_in
+from lox._core.interpreter import Interpreter
 from lox._core.log import names_in
 from lox._core.record import Record
+from lox._core.staging import Traced
 
 
 def selection(given: str | Iterable[str] | None, what: str) -> frozenset[str] | None:

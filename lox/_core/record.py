@@ -3,13 +3,13 @@
 import dataclasses
 import itertools as it
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching
+from jax.interpreters import ad, batching, mlir
 
 from lox._jax import patches, sharding, tracing
 from lox._rows.rows import Branch, Rows, Where
@@ -141,6 +141,35 @@ def record_primitive(
     batching.fancy_primitive_batchers[primitive] = batch
     patches.leaves_keys_unused(primitive)
     return primitive, effect
+
+
+log_p, log_effect = record_primitive("lox_log")
+"""A record that waits for the transformation that captures it."""
+
+emit_p, emit_effect = record_primitive("lox_emit", chained=True)
+"""Records on their way to the host. How they get there is in `lox._stream.emit`."""
+
+
+def _stranded(*args: Any, keys: Sequence[str], **params: Any) -> NoReturn:
+    raise RuntimeError(
+        f"The record of {listed(keys)} reached the compiler: it was captured for a "
+        "transformation of lox, but something compiled or ran this part of the program "
+        "on its own (a primitive that hides a function, `jax.ensure_compile_time_eval`, "
+        "or `lower` inside the function). Log outside of that part, or wrap it in "
+        "`lox.nolog`."
+    )
+
+
+log_p.def_impl(_stranded)
+mlir.register_lowering(log_p, lambda ctx, *args, **params: _stranded(*args, **params))
+
+
+def holds_records(*programs: Any) -> bool:
+    """Return whether a program or an equation holds a record, on its way or not."""
+    return any(not RECORD_EFFECTS.isdisjoint(program.effects) for program in programs)
+
+
+RECORD_EFFECTS = frozenset({log_effect, emit_effect})
 
 
 def bind(

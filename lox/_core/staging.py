@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.core import eval_jaxpr
+from jax.core import Tracer, eval_jaxpr
 from jax.extend.core import ClosedJaxpr
 
+from lox._core.record import is_array
 from lox._jax import sharding
 
 
@@ -82,3 +83,45 @@ def carry_predicate(params: dict[str, Any]) -> dict[str, Any]:
         "cond_jaxpr": stage(lambda running, *carry: running, running, *carry).jaxpr,
         "body_jaxpr": stage(step, cond_consts, body_consts, running, *carry).jaxpr,
     }
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A function traced with some arguments."""
+
+    jaxpr: ClosedJaxpr
+    args: list
+    output: Callable[[list], Any]
+
+
+def trace(fun: Callable, *args: Any, **kwargs: Any) -> Traced:
+    """Trace `fun`. Arrays are traced as by `jit`, everything else stays what it is."""
+    leaves, treedef = jax.tree.flatten((args, kwargs))
+    at = [i for i, leaf in enumerate(leaves) if is_array(leaf)]
+    result: list = []
+
+    def flat(*arrays):
+        merged = list(leaves)
+        for i, array in zip(at, arrays, strict=True):
+            merged[i] = array
+        args, kwargs = jax.tree.unflatten(treedef, merged)
+        outs, out_tree = jax.tree.flatten(fun(*args, **kwargs))
+        traced = [isinstance(leaf, Tracer) for leaf in outs]
+        # What does not depend on the trace is returned as the object that it is.
+        result[:] = (
+            [None if t else x for t, x in zip(traced, outs, strict=True)],
+            traced,
+            out_tree,
+        )
+        return [x for t, x in zip(traced, outs, strict=True) if t]
+
+    arrays = [leaves[i] for i in at]
+    jaxpr = jax.make_jaxpr(flat)(*arrays)
+    others, traced, out_tree = result
+
+    def output(values: list) -> Any:
+        each = iter(values)
+        merged = [next(each) if t else x for t, x in zip(traced, others, strict=True)]
+        return jax.tree.unflatten(out_tree, merged)
+
+    return Traced(jaxpr, arrays, output)

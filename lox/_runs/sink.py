@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lox._core.interpreter import records_in
-from lox._core.log import log_effect, log_p
-from lox._core.record import Record, listed
+from lox._core.analysis import records_in
+from lox._core.record import Record, listed, log_effect, log_p
 from lox._jax import equations
 from lox._rows.rows import Rows
 from lox._runs.to_blocks import Impls, blocks, by_lane, impls_of

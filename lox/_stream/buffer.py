@@ -15,11 +15,12 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-from lox._core.log import log_effect
+from lox._core.record import emit_effect, log_effect
+from lox._core.rules.table import rule_for
 from lox._jax import equations
+from lox._logdict.logdict import logdict
 from lox._rows.loop_carry import empty_buffer, in_ring, push
 from lox._rows.rows import Rows, common, conform, mask_over, static
-from lox._stream.emit import emit_effect
 
 POOL = "\0pool"
 """The key under which rings are handed on."""
@@ -156,3 +157,8 @@ batching.primitive_batchers[_full_p] = lambda args, axes: (
     None,
 )
 mlir.register_lowering(_full_p, lambda context, full: [full])
+
+
+@rule_for("lox_full")
+def _full(interpreter, eqn, condition):
+    return [full(interpreter.handler.narrow(condition))], logdict()

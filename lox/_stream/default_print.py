@@ -6,10 +6,18 @@ from typing import Any
 import jax
 import numpy as np
 
+from lox._core.log import print_with
 from lox._core.record import Record
 from lox._logdict.logdict import logdict
+from lox._stream.emit import emit, last_token
 from lox._stream.packet import Parcel
 from lox_host.display.values import short
+
+
+@print_with
+def _print(record: Record) -> None:
+    """Have a record printed when the program comes to it."""
+    emit([record], print_parcel, last_token())
 
 
 def print_parcel(parcel: Parcel) -> None:

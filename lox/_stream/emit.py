@@ -9,13 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
-from lox._core.record import Record, bind, record_primitive
+from lox._core.record import Record, bind, emit_effect, emit_p
 from lox._jax import host_call, sharding, tracing
 from lox._rows.rows import key_data
 from lox._stream.packet import Contents, Parcel, by_width, pack
 from lox._stream.token import new_token, same
-
-emit_p, emit_effect = record_primitive("lox_emit", chained=True)
 
 
 def emit(
@@ -52,14 +50,6 @@ def _zero(x: jax.Array) -> jax.Array:
     first = jnp.real(jax.lax.stop_gradient(x).reshape(-1)[0]).astype(np.float32)
     ones = jax.lax.population_count(jax.lax.bitcast_convert_type(first, np.int32))
     return ones >> 7  # of 32 bits at most
-
-
-def emit_again(change: Callable[[Record], Record], args: list, params: dict) -> list:
-    """Run the same equation with each of its records changed."""
-    token, *leaves = args
-    params = dict(params)
-    records = jax.tree.unflatten(params.pop("form"), leaves)
-    return bind(emit_p, list(map(change, records)), [token], **params)
 
 
 @emit_p.def_impl

@@ -4,17 +4,18 @@ import dataclasses
 import functools as ft
 import math
 import weakref
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 
-from lox._core.handlers import Idle, Passing
-from lox._core.interpreter import Interpreter, trace
+from lox._core.handler import Handler, Idle
+from lox._core.interpreter import Interpreter
 from lox._core.log import check_function
 from lox._core.record import Record
 from lox._core.rules.table import rules
+from lox._core.staging import trace
 from lox._core.transform import transformed
 from lox._jax import equations, sharding
 from lox._rows.merge import Entry
@@ -71,7 +72,7 @@ def _count(title: str, fun: Callable, *args: Any, **kwargs: Any) -> Any:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Count(Passing):
+class Count(Handler):
     """Tell the host how many iterations of loops are done.
 
     Attributes:
@@ -84,9 +85,6 @@ class Count(Passing):
     display: "Display" = static()
     tells: Any = None
 
-    captures = False
-    gathers = True
-
     def concerns(self, program: Any) -> bool:
         if hasattr(program, "eqns"):
             return bool(_loops(program))
@@ -97,20 +95,27 @@ class Count(Passing):
         record = Record(values, steps={}, valid=self.tells, keys=(key,))
         return chained(emit([record], self.display, self.token))
 
-    def deliver(self, parts: list[dict[str, Entry]], iterations: Any) -> list:
+    def deliver(
+        self, parts: Sequence[dict[str, Entry]], iterations: Any
+    ) -> Sequence[dict[str, Entry]]:
         return [self.tell("done", iterations)]
 
-    def chunk(self, body: list, rows: Callable[[], int], length: int | None) -> int | None:
+    def carries(self) -> bool:
+        return True
+
+    def chunk(
+        self, body: Sequence[Any], rows: Callable[[], int], length: int | None
+    ) -> int | None:
         return _chunk(body, length)
 
-    def after(self, entries: Mapping[str, Entry]) -> "Count":
+    def after(self, entries: Mapping[str, Entry]) -> Self:
         return dataclasses.replace(self, token=follow(self.token, entries))
 
-    def unbatched(self, batched: "Count") -> "Count":
+    def unbatched(self, batched: Any) -> Self:
         token = self.token.max(0) if batched.token else self.token
         return dataclasses.replace(self, token=token)
 
-    def on_device(self) -> "Count":
+    def on_device(self) -> Self:
         coordinates = list(sharding.coordinates().values())
         tells = jnp.stack(coordinates).sum() == 0 if coordinates else self.tells
         return dataclasses.replace(self, tells=tells)
@@ -136,7 +141,7 @@ class Display:
             )
 
 
-def _chunk(body: list, length: int | None) -> int | None:
+def _chunk(body: Sequence[Any], length: int | None) -> int | None:
     """After how many iterations of a loop the bar moves. None: by the loops inside."""
     inside = any(map(_loops, body))
     if length is None:

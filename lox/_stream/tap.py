@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 from lox._core.collect import Collect
-from lox._core.handlers import Tap
 from lox._core.interpreter import Interpreter
 from lox._core.log import check_function
 from lox._core.options import check_positive, check_prefix, listening, selection
@@ -20,6 +19,7 @@ from lox._stream.callbacks import awaited, courier
 from lox._stream.decode import unpacked
 from lox._stream.default_print import print_logs
 from lox._stream.emit import last_token
+from lox._stream.handler import Tap
 from lox._stream.packet import Parcel
 
 

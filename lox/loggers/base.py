@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from lox._core.log import check_function, loggable
 from lox._core.options import check_prefix
-from lox._core.record import Record
+from lox._core.record import Record, emit_effect, emit_p
 from lox._core.spool import spool
 from lox._jax import tracing
 from lox._logdict.logdict import logdict
@@ -22,7 +22,7 @@ from lox._rows.rows import key_data, without_keys
 from lox._runs.open_run import number_of_run
 from lox._runs.process_exit import write_at_sigterm
 from lox._runs.sink import Sink
-from lox._stream.emit import emit, emit_effect, emit_p, last_token
+from lox._stream.emit import emit, last_token
 from lox._stream.packet import Parcel
 from lox._stream.tap import tapped
 from lox_host.run_registry import BaseDesk, Desk, OnError

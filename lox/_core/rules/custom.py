@@ -13,10 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
-from jax.extend.core import JaxprEqn
+from jax.extend.core import ClosedJaxpr, JaxprEqn
 
-from lox._core.rules.loops import in_sequence
-from lox._core.rules.table import rule_for, signature
+from lox._core.handler import Forward
+from lox._core.interpreter import Interpreter
+from lox._core.rules.calls import signature
+from lox._core.rules.loops import collecting, in_sequence
+from lox._core.rules.table import rule_for
 from lox._core.staging import split, stage_program
 from lox._jax import sharding, tracing
 from lox._logdict.logdict import logdict
@@ -81,7 +84,7 @@ def _custom_vjp(interpreter, eqn, *args):
     def backward(residual, cotangents):
         cts = [_zero(ct.aval) if type(ct) is SymbolicZero else ct for ct in cotangents[0]]
         # A rule may run a program that it traced in the forward pass, with records in it.
-        given = iter(interpreter.forwarded(lambda: residual.pullback(cts))())
+        given = iter(_forwarded(lambda: residual.pullback(cts))())
         return None, *(
             next(given) if i in residual.live else None for i in range(len(args))
         )
@@ -100,8 +103,8 @@ def _custom_vmap(interpreter, eqn, *args):
 
     @fun.def_vmap
     def rule(size, batched, interpreter, *args):
-        interpreter = interpreter.unbatched(batched[0])
-        if interpreter is None:
+        handler = interpreter.handler.unbatched(batched[0].handler)
+        if handler is None:
             raise NotImplementedError(
                 "A `custom_vmap` function that logs stands in a `cond` or `while_loop` "
                 "under two `vmap`s; lox cannot tell then for which examples it logs. Log "
@@ -116,7 +119,8 @@ def _custom_vmap(interpreter, eqn, *args):
             return jax.vmap(ft.partial(interpreter, call), axes, axis_size=size)(*args)[1]
 
         adapt = ft.partial(per_example, size=size)
-        settled = _settle(interpreter.batched(size), original, itself, *args, adapt=adapt)
+        inside = interpreter.with_handler(handler.batched(size))
+        settled = _settle(inside, original, itself, *args, adapt=adapt)
         return settled, jax.tree.map(lambda x: True, settled)
 
     return fun(interpreter, *args)
@@ -129,7 +133,7 @@ def _custom_linear_solve(interpreter, eqn, *args):
     logs_of_solve = stage_program(interpreter, jaxprs.solve, *solve, *b).shape[1]
 
     def apply_matvec(x):
-        return interpreter.forward(jaxprs.matvec, *matvec, *x)
+        return _forward(jaxprs.matvec, *matvec, *x)
 
     def apply_solve(_, b):
         outs, logs = interpreter(jaxprs.solve, *solve, *b)
@@ -137,7 +141,7 @@ def _custom_linear_solve(interpreter, eqn, *args):
 
     def apply_transpose(_, b):
         # What is logged here belongs to whoever is around the derivative.
-        outs = interpreter.forward(jaxprs.transpose_solve, *transpose_solve, *b)
+        outs = _forward(jaxprs.transpose_solve, *transpose_solve, *b)
         empty = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), logs_of_solve)
         return outs[: len(b)], (outs[len(b) :], empty)
 
@@ -167,9 +171,9 @@ def _custom_root(interpreter, eqn, *args):
     interpreter_avals = jax.tree.map(jax.typeof, interpreter)
     in_avals = ((interpreter_avals, root.in_avals[0]), *root.in_avals[1:])
     rebuilt = type(root)(
-        interpreter.forwarded(root.f),
+        _forwarded(root.f),
         solve,
-        interpreter.forwarded(root.tangent_solve),
+        _forwarded(root.tangent_solve),
         jax.jit(solve).trace(*in_avals[:2]),
         in_avals,
         has_aux=True,
@@ -197,20 +201,22 @@ def _settle(
     is run.
     """
     traced = interpreter.trace(rule, *args)
-    collecting = interpreter.collecting(capacity=1)
-    expected = _entries(itself, collecting, *args)
-    found = stage_program(collecting, traced.jaxpr, *traced.args).shape[1].rows()
+    looking = collecting(interpreter, capacity=1)
+    expected = _entries(itself, looking, *args)
+    found = stage_program(looking, traced.jaxpr, *traced.args).shape[1].rows()
     found = {key: jax.eval_shape(adapt, rows) for key, rows in found.items()}
     same = {
         key
         for key, rows in expected.items()
         if key in found and signature({key: rows}) == signature({key: found[key]})
     }
-    outs, logs = interpreter.only(frozenset(same))(traced.jaxpr, *traced.args)
+    selective = interpreter.with_handler(interpreter.handler.only(frozenset(same)))
+    outs, logs = selective(traced.jaxpr, *traced.args)
     parts = [logdict.of({key: adapt(own) for key, own in logs.rows().items()})]
     missing = frozenset(expected) - same
     if missing:
-        parts.append(itself(interpreter.after(logs.rows()).only(missing).quiet(), *args))
+        rest = interpreter.handler.after(logs.rows()).only(missing).quiet()
+        parts.append(itself(interpreter.with_handler(rest), *args))
     rows = in_sequence(*parts).rows()
     forms = _entries(itself, interpreter, *args)
     logs = logdict.of({key: fitted(rows.get(key), form) for key, form in forms.items()})
@@ -219,7 +225,24 @@ def _settle(
 
 def _entries(itself: Callable, interpreter, *args: Any) -> dict[str, Any]:
     """What a function logs, as abstract arrays."""
-    return jax.eval_shape(ft.partial(itself, interpreter.quiet()), *args).rows()
+    quiet = interpreter.with_handler(interpreter.handler.quiet())
+    return jax.eval_shape(ft.partial(itself, quiet), *args).rows()
+
+
+def _forward(jaxpr: ClosedJaxpr, *args: Any) -> list:
+    """Evaluate a program whose records belong to the transformations around this place."""
+    return Interpreter(Forward())(jaxpr, *args)[0]
+
+
+def _forwarded(fun: Callable) -> Callable:
+    """Return a function whose records belong to the transformations around each call."""
+
+    def called(*args: Any) -> Any:
+        interpreter = Interpreter(Forward())
+        traced = interpreter.trace(fun, *args)
+        return traced.output(interpreter(traced.jaxpr, *traced.args)[0])
+
+    return called
 
 
 def _original(eqn: JaxprEqn, args: Sequence[Any], live: Sequence[int]) -> Callable:

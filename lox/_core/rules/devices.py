@@ -10,6 +10,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 from jax.sharding import PartitionSpec
 
+from lox._core.analysis import records_in
 from lox._core.collect import COUNT
 from lox._core.rules.table import rule_for
 from lox._core.staging import Staged, stage
@@ -29,7 +30,8 @@ def _shard_map(interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
     """
     axes = sharding.mapped_axes(eqn)
     given, tree = jax.tree.flatten(interpreter)
-    places = jax.tree.leaves(interpreter.per_device(eqn))
+    records = list(records_in(eqn.params))
+    places = jax.tree.leaves(interpreter.handler.per_device(records))
     in_specs = ([_spec(at, axes) for at in places], list(eqn.params["in_specs"]))
     staged: list[Staged] = []
     spread: set[str] = set()

@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Literal
 
-from lox._core.handlers import Anchor, Drop, Mask, holds_records
-from lox._core.interpreter import Interpreter, records_in
-from lox._core.record import listed
+from lox._core.analysis import records_in
+from lox._core.handler import Anchor, Drop
+from lox._core.interpreter import Interpreter
+from lox._core.record import RECORD_EFFECTS, emit_effect, holds_records, listed
 from lox._core.staging import split, stage
 from lox._jax import equations, patches, tracing
-from lox._stream.emit import emit_effect
 
 
 def _anchored_scan(bind: Callable, *args, **params):
@@ -68,7 +68,9 @@ def _partially_known_while(original: Callable, unknown: Sequence[bool], eqn, *ar
     """Let the records of a `while` be in what is known: it alone is run only once."""
     if not holds_records(eqn):
         return original(unknown, eqn, *args)
-    bare = eqn.replace(params=_silent_while(eqn.params), effects=eqn.effects - Mask.effects)
+    bare = eqn.replace(
+        params=_silent_while(eqn.params), effects=eqn.effects - RECORD_EFFECTS
+    )
     known, staged, *rest = original(unknown, bare, *args)
     if known is None:
         return None, eqn, *rest

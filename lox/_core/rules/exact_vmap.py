@@ -13,8 +13,9 @@ import jax
 from jax.extend.core import jaxpr_as_fun
 from jax.interpreters import batching
 
-from lox._core.handlers import Mask, holds_records
+from lox._core.handler import Mask
 from lox._core.interpreter import Interpreter
+from lox._core.record import holds_records
 from lox._core.staging import carry_predicate, split, stage
 from lox._jax import patches, tracing
 from lox._rows.rows import Branch

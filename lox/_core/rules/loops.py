@@ -1,6 +1,7 @@
 """How loops run: what they log leaves them as rows, is carried along, or is delivered."""
 
 import dataclasses
+import functools as ft
 from collections.abc import Callable
 from typing import Any
 
@@ -8,11 +9,67 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
-from lox._core.staging import split, stage
+from lox._core.interpreter import Interpreter
+from lox._core.rules.table import rule_for
+from lox._core.staging import carry_predicate, split, stage, stage_program
+from lox._jax import equations
 from lox._logdict.logdict import logdict
 from lox._rows.loop_carry import Gathering
 from lox._rows.merge import is_handed_on, merge
 from lox._rows.rows import Rows
+
+
+@rule_for("scan")
+def _scan(interpreter, eqn, *args):
+    jaxpr, options = eqn.params["jaxpr"], equations.scan_options(eqn.params)
+    consts, init, xs = split(args, *equations.scan_sizes(eqn.params))
+
+    def step(interpreter, carry, x):
+        outs, logs = interpreter.iterate(jaxpr, *consts, *carry, *x)
+        carry, ys = split(outs, len(init))
+        return carry, ys, logs
+
+    body = Body(step, *split(jaxpr.in_avals[len(consts) :], len(init)))
+    length = eqn.params["length"]
+    form = step, body.carry, body.x
+    rows = lambda: rows_of(interpreter, *form)  # noqa: E731
+    size = interpreter.handler.chunk([jaxpr], rows, length) if length else None
+    run = scan if size is None else ft.partial(scan_in_chunks, size=size)
+    buffering = _buffering(interpreter, eqn, *form)
+    with equations.linear_as(eqn, args):
+        carry, ys, logs = run(buffering or interpreter, body, init, xs, length, options)
+    return [*carry, *ys], flushed(buffering, logs) if buffering else logs
+
+
+@rule_for("while")
+def _while(interpreter, eqn, *args):
+    sizes = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    cond_consts, body_consts, init = split(args, *sizes)
+    cond, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
+
+    def ask(interpreter, consts, carry):
+        return interpreter(cond, *consts, *carry)[0][0]
+
+    def step(interpreter, consts, carry):
+        return interpreter(body, *consts, *carry)
+
+    form = step, body_consts, init
+    buffering = _buffering(interpreter, eqn, *form)
+    if buffering:
+        outs, logs = _while(buffering, eqn, *args)
+        return outs, flushed(buffering, logs)
+    size = interpreter.handler.chunk(
+        [cond, body], lambda: rows_of(interpreter, *form), None
+    )
+    if size is None and not stage_program(interpreter, cond, *cond_consts, *init).shape[1]:
+        return repeat(interpreter, eqn, ask, step, cond_consts, body_consts, init)
+    # The predicate is asked before the loop and in its body, where its logs can be carried.
+    (running,), first = interpreter(cond, *cond_consts, *init)
+    loop = eqn.replace(params=carry_predicate(eqn.params))
+    run = _while if size is None else ft.partial(repeat_in_chunks, size=size)
+    operands = [*cond_consts, *body_consts, running, *init]
+    outs, rest = run(interpreter.after(first.rows()), loop, *operands)
+    return outs[1:], in_sequence(first, rest)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +92,11 @@ def scan(
 ):
     """Run a `scan`; returns the carry, the outputs and the logs."""
     step, gathering = body.step, Gathering(logdict(), {})
-    if interpreter.handler.gathers:
+    if interpreter.handler.carries():
         staged = stage(step, interpreter, body.carry, body.x)
         step = lambda *args: staged(*jax.tree.leaves(args))  # noqa: E731
         logs = staged.shape[2]
-        gathering = Gathering(logs, interpreter.handler.rooms(logs, length))
+        gathering = Gathering(logs, interpreter.handler.capacities(logs, length))
 
     def iterate(carry, x):
         carry, gathered = carry
@@ -49,7 +106,7 @@ def scan(
 
     # A symbolic length is known from `xs` only.
     given = None if xs else length
-    start = init, gathering.start(interpreter.handler.handed_on())
+    start = init, gathering.start(interpreter.handler.threaded())
     (carry, gathered), (ys, logs) = jax.lax.scan(iterate, start, xs, given, **options)
     entries = logs.rows().items()
     rows = {key: _in_time(own, length, options["reverse"]) for key, own in entries}
@@ -59,7 +116,7 @@ def scan(
 
 def rows_of(interpreter, step: Callable, *args: Any) -> int:
     """How many rows of a key are collected in one step, at most."""
-    return _most_rows(logged(interpreter.collecting(), step, *args))
+    return _most_rows(logged(collecting(interpreter), step, *args))
 
 
 def logged(interpreter, step: Callable, *args: Any) -> logdict:
@@ -81,8 +138,8 @@ def scan_in_chunks(
 
     def chunk(size: int) -> Callable:
         def step(interpreter, carry, xs):
-            carry, ys, logs = scan(interpreter.collecting(), body, carry, xs, size, options)
-            return carry, ys, interpreter.deliver(logs, size)
+            carry, ys, logs = scan(collecting(interpreter), body, carry, xs, size, options)
+            return carry, ys, _delivered(interpreter, logs, size)
 
         return step
 
@@ -101,10 +158,31 @@ def scan_in_chunks(
     return carry, ys, in_sequence(logs, more)
 
 
-def poured(interpreter, logs: logdict) -> logdict:
-    """What is left of the logs of a loop when all that still waits has been delivered."""
+def collecting(interpreter: Interpreter, capacity: int | None = None) -> Interpreter:
+    """Return an interpreter that collects the same, and delivers nothing."""
+    return interpreter.with_handler(interpreter.handler.collecting(capacity))
+
+
+def _delivered(interpreter: Interpreter, logs: logdict, iterations: Any) -> logdict:
+    """Deliver what was collected in some iterations, and return what is left."""
+    parts = interpreter.handler.deliver([logs.rows()], iterations)
+    return logdict.of({key: own for part in parts for key, own in part.items()})
+
+
+def _buffering(
+    interpreter: Interpreter, eqn: JaxprEqn, step: Callable, *args: Any
+) -> Interpreter | None:
+    """Return an interpreter for a loop in which rows wait for others. None: they don't."""
+    handler = interpreter.handler.buffering(
+        eqn, lambda: logged(collecting(interpreter, 1), step, *args)
+    )
+    return None if handler is None else interpreter.with_handler(handler)
+
+
+def flushed(interpreter: Interpreter, logs: logdict) -> logdict:
+    """Send the rows that still wait after a loop, and return what is left of its logs."""
     rows = logs.rows()
-    rest = interpreter.after(rows).handler.poured()
+    rest = interpreter.after(rows).handler.flush()
     kept = {key: own for key, own in rows.items() if not is_handed_on(own)}
     return in_sequence(logdict.of(kept), logdict.of(rest))
 
@@ -122,9 +200,9 @@ def repeat(interpreter, eqn: JaxprEqn, ask: Callable, step: Callable, *args: lis
     cond_consts, body_consts, init = args
     logs = stage(step, interpreter, body_consts, init).shape[1]
     shape = stage(ask, interpreter, cond_consts, init).shape.shape
-    rooms = interpreter.handler.rooms(logs, None)
-    gathering = Gathering(logs, rooms, interpreter.handler.interval or 1, shape)
-    start = gathering.start(interpreter.handler.handed_on())
+    rooms = interpreter.handler.capacities(logs, None)
+    gathering = Gathering(logs, rooms, interpreter.handler.every(), shape)
+    start = gathering.start(interpreter.handler.threaded())
 
     def run(interpreter, consts, carry, state):
         carry, logs = step(interpreter.after(state[0]), consts, carry)
@@ -167,11 +245,11 @@ def repeat_in_chunks(interpreter, eqn: JaxprEqn, *args: Any, size: int):
 
     def step(interpreter, consts, carry):
         start = jnp.zeros(carry[0].shape, jnp.int32)
-        inner = interpreter.collecting(capacity=room)
+        inner = collecting(interpreter, capacity=room)
         outs, logs = repeat(
             inner, eqn, ask_inside, step_inside, [], consts, [start, *carry]
         )
-        return outs[1:], interpreter.deliver(logs, outs[0].max())
+        return outs[1:], _delivered(interpreter, logs, outs[0].max())
 
     return repeat(
         interpreter, eqn, lambda interpreter, _, carry: carry[0], step, [], consts, init

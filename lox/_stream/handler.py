@@ -1,34 +1,30 @@
-"""What the transformations do with a record, but for collecting it."""
+"""`Tap`: the handler that sends what it collects to the host."""
 
-import abc
 import dataclasses
 import functools as ft
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from lox._core.collect import COUNT, Collect
-from lox._core.log import log_effect, log_p, relog
-from lox._core.record import Record, bind
+from lox._core.handler import Handler
+from lox._core.record import Record
 from lox._jax import equations, sharding
 from lox._logdict.logdict import logdict
 from lox._rows.merge import Entry
-from lox._rows.rows import Branch, Rows, Where, per_example, static, without_keys
-from lox._stream.buffer import POOL, Pool, full, hands_on, is_bounded
-from lox._stream.emit import emit, emit_again, emit_effect
+from lox._rows.rows import Rows, Where, per_example, static, without_keys
+from lox._stream.buffer import POOL, Pool, hands_on, is_bounded
+from lox._stream.emit import emit
 from lox._stream.packet import Parcel
 from lox._stream.token import chained, follow
-
-# The effects of all records.
-_ALL = frozenset({log_effect, emit_effect})
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Tap:
+class Tap(Handler):
     """Call the host with the selected keys; all records go on outward.
 
     Attributes:
@@ -50,19 +46,22 @@ class Tap:
     lanes: tuple[int, ...] = static(default=())
 
     captures = True
-    gathers = True
-
-    @property
-    def interval(self) -> int | None:
-        return self.collect.interval
 
     def concerns(self, program: Any) -> bool:
         return self.collect.concerns(program)
 
-    def __call__(self, record: Record, where: Where) -> dict[str, Entry]:
-        return self.collect(record, where)
+    def handle(self, record: Record, where: Where) -> dict[str, Entry]:
+        return self.collect.handle(record, where)
 
-    def chunk(self, body: list, rows: Callable[[], int], length: int | None) -> int | None:
+    def carries(self) -> bool:
+        return True
+
+    def every(self) -> int:
+        return self.collect.every()
+
+    def chunk(
+        self, body: Sequence[Any], rows: Callable[[], int], length: int | None
+    ) -> int | None:
         if self.batch is None or self.pool or not all(map(is_bounded, body)):
             return None
         number = max(1, rows())
@@ -74,7 +73,7 @@ class Tap:
         calls = -(-length // size)
         return size if length % calls else length // calls
 
-    def pooling(self, loop: Any, logs: Callable[[], logdict]) -> "Tap | None":
+    def buffering(self, loop: Any, logs: Callable[[], logdict]) -> Self | None:
         if self.batch is None or self.pool or self.lanes or self.collect.coordinates:
             return None
         if all(map(is_bounded, equations.jaxprs_in(loop.params))) or not hands_on(loop):
@@ -83,10 +82,12 @@ class Tap:
         pool = Pool.of(rows, self.batch) if rows else None
         return pool and dataclasses.replace(self, pool=pool)
 
-    def handed_on(self) -> dict[str, Any]:
+    def threaded(self) -> dict[str, Any]:
         return {POOL: self.pool} if self.pool else {}
 
-    def deliver(self, parts: list[dict[str, Entry]], iterations: Any) -> list:
+    def deliver(
+        self, parts: Sequence[dict[str, Entry]], iterations: Any
+    ) -> Sequence[dict[str, Entry]]:
         """Send the collected rows to the host. What is left are counts and the token."""
         counts = [{k: own for k, own in p.items() if k.startswith(COUNT)} for p in parts]
         each = [rows for rows in map(_only_rows, parts) if rows]
@@ -108,7 +109,7 @@ class Tap:
             pool = pool.emptied(is_full)
         return [{POOL: pool}, chained(token)]
 
-    def poured(self) -> dict[str, Entry]:
+    def flush(self) -> dict[str, Entry]:
         """Send all that waits. What is left is the token."""
         return chained(self._send(self.pool, self.token)) if self.pool else {}
 
@@ -116,7 +117,7 @@ class Tap:
         record = _one_record(pool.rows(), self.run, self.lanes)
         return emit([record], self.callback, token)
 
-    def after(self, entries: Mapping[str, Entry]) -> "Tap":
+    def after(self, entries: Mapping[str, Entry]) -> Self:
         return dataclasses.replace(
             self,
             collect=self.collect.after(entries),
@@ -124,31 +125,28 @@ class Tap:
             pool=entries.get(POOL, self.pool),
         )
 
-    def batched(self, size: int) -> "Tap":
+    def batched(self, size: int) -> Self:
         lanes, collect = (size, *self.lanes), self.collect.batched(size)
         return dataclasses.replace(self, collect=collect, lanes=lanes)
 
-    def unbatched(self, batched: "Tap") -> "Tap | None":
+    def unbatched(self, batched: Any) -> Self | None:
         token = self.token.max(0) if batched.token else self.token
         collect = self.collect.unbatched(batched.collect)
         return collect and dataclasses.replace(self, collect=collect, token=token)
 
-    def per_device(self, records: Sequence[Record]) -> "Tap":
+    def per_device(self, records: Sequence[Record]) -> Self:
         collect = self.collect.per_device(records)
         shared = jax.tree.map(lambda _: -1, self)
         return dataclasses.replace(shared, collect=collect)
 
-    def on_device(self) -> "Tap":
+    def on_device(self) -> Self:
         collect = dataclasses.replace(self.collect, coordinates=sharding.coordinates())
         return dataclasses.replace(self, collect=collect)
 
-    def rooms(self, logs: logdict, length: int | None) -> dict[str, int]:
-        return {}
-
-    def only(self, keys: frozenset[str]) -> "Tap":
+    def only(self, keys: frozenset[str]) -> Self:
         return dataclasses.replace(self, collect=self.collect.only(keys))
 
-    def quiet(self) -> "Tap":
+    def quiet(self) -> Self:
         return dataclasses.replace(self, collect=self.collect.quiet())
 
     def collecting(self, capacity: int | None = None) -> Collect:
@@ -190,152 +188,3 @@ def _any(mask: Any, batch: tuple[int, ...]) -> jax.Array:
     if mask is None:
         return jnp.ones(batch, bool)
     return mask.any(range(len(batch), mask.ndim))
-
-
-def holds_records(*programs: Any) -> bool:
-    """Whether there is a record in a program or an equation, on its way or not."""
-    return any(_is_in(_ALL, program) for program in programs)
-
-
-def _is_in(effects: frozenset, program: Any) -> bool:
-    return not effects.isdisjoint(program.effects)
-
-
-class Passing:
-    """A handler that collects nothing."""
-
-    effects: frozenset
-    gathers = False
-    interval: int | None = None
-
-    def concerns(self, program: Any) -> bool:
-        return _is_in(self.effects, program)
-
-    def deliver(self, parts: list[dict[str, Entry]], iterations: Any) -> list:
-        return parts
-
-    def chunk(self, body: list, rows: Callable[[], int], length: int | None) -> int | None:
-        return None
-
-    def pooling(self, loop: Any, logs: Callable[[], logdict]) -> Any:
-        return None
-
-    def handed_on(self) -> dict[str, Any]:
-        return {}
-
-    def full(self, condition: Any) -> Any:
-        return full(condition)
-
-    def after(self, entries: Mapping[str, Entry]) -> Any:
-        return self
-
-    def batched(self, size: int) -> Any:
-        return self
-
-    def unbatched(self, batched: Any) -> Any:
-        return None if any(jax.tree.leaves(batched)) else self
-
-    def per_device(self, records: Sequence[Record]) -> Any:
-        return jax.tree.map(lambda _: -1, self)
-
-    def on_device(self) -> Any:
-        return self
-
-    def rooms(self, logs: logdict, length: int | None) -> dict[str, int]:
-        return {}
-
-    def only(self, keys: frozenset[str]) -> "Passing":
-        return self
-
-    def quiet(self) -> "Passing":
-        return self
-
-    def collecting(self, capacity: int | None = None) -> "Passing":
-        return self
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Idle(Passing):
-    """Leave everything as it is."""
-
-    effects = frozenset()
-    captures = False
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Forward(Passing):
-    """Log each record anew, for whoever listens here."""
-
-    effects = frozenset({log_effect})
-    captures = True
-
-    def __call__(self, record: Record, where: Where) -> dict[str, Entry]:
-        relog(record)
-        return {}
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Drop(Passing):
-    """Leave records out."""
-
-    effects = _ALL
-    captures = False
-
-    def __call__(self, record: Record, where: Where) -> dict[str, Entry]:
-        return {}
-
-    def emit(self, args: list, params: dict[str, Any]) -> list:
-        token, *_ = args
-        return [token]
-
-
-class _Changing(Passing, abc.ABC):
-    """A handler that lets each record stand, changed."""
-
-    effects = _ALL
-    captures = False
-
-    def __call__(self, record: Record, where: Where) -> dict[str, Entry]:
-        bind(log_p, [self.changed(record)])
-        return {}
-
-    def emit(self, args: list, params: dict[str, Any]) -> list:
-        return emit_again(self.changed, args, params)
-
-    @abc.abstractmethod
-    def changed(self, record: Record) -> Record: ...
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Mask(_Changing):
-    """Let records be valid only where `condition` holds; `branch` says of which `cond`."""
-
-    condition: jax.Array
-    branch: Branch | None = static(default=None)
-
-    def changed(self, record: Record) -> Record:
-        # The condition may have the first batch axes of the record, or none.
-        inner = range(self.condition.ndim, len(record.batch))
-        condition = jnp.broadcast_to(jnp.expand_dims(self.condition, inner), record.batch)
-        valid = condition if record.valid is None else record.valid & condition
-        if self.branch is None:
-            return record.replace(valid=valid, sure=False)
-        return record.replace(valid=valid, path=(*record.path, self.branch))
-
-    def full(self, condition: Any) -> Any:
-        return full(condition & self.condition)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Anchor(_Changing):
-    """Tie records to `counter`, so that they stay in the loop that counts it."""
-
-    counter: jax.Array
-
-    def changed(self, record: Record) -> Record:
-        return record.replace(anchors=(*record.anchors, self.counter))

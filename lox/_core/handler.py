@@ -1,0 +1,241 @@
+"""Handlers: what a transformation does with each record.
+
+The interpreter walks through a program and knows nothing of the transformation it serves.
+Whenever it meets a record, enters a loop or leaves a branch, it asks a handler:
+
+    jaxpr            interpreter              handler
+    ---------------  -----------------------  ------------------------------------------
+    lox_log a        read the operands        handle(record): collect it, or pass it on
+    lox_log b        the same                 handle(record)
+    mul ...          evaluate as it is        deliver([a, b]): send both in one host call
+    scan { ... }     the rule for `scan`      after(...): the handler for what comes next
+
+`Handler` is the contract, with defaults that do nothing. A handler is a pytree, so that it
+passes through `jit` and into loops; it is never changed, but gives a new one back. This
+file also holds the small handlers: those that pass records on, drop them or rewrite them.
+`Collect` is in `collect.py`, `Tap` and `Count` are in `lox._stream`.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import JaxprEqn
+
+from lox._core.log import relog
+from lox._core.record import RECORD_EFFECTS, Record, bind, emit_p, log_effect, log_p
+from lox._logdict.logdict import logdict
+from lox._rows.merge import Entry
+from lox._rows.rows import Branch, Where, static
+
+
+class Handler:
+    """What a transformation does with each record.
+
+    Attributes:
+        captures: Whether functions are traced anew for it, so that their logs are captured.
+        effects: The effects of the records that it wants to see.
+    """
+
+    captures: ClassVar[bool] = False
+    effects: ClassVar[frozenset] = frozenset()
+
+    # What it does with records.
+
+    def concerns(self, program: Any) -> bool:
+        """Return whether there is anything for it in a program or an equation.
+
+        All else is evaluated as it is.
+        """
+        return not self.effects.isdisjoint(program.effects)
+
+    def handle(self, record: Record, where: Where) -> dict[str, Entry]:
+        """Do something with a record, and return the rows to be collected of it."""
+        return {}
+
+    def emit(self, records: Sequence[Record], token: Any, params: dict[str, Any]) -> Any:
+        """Do something with records that are on their way to the host.
+
+        Only asked if `effects` holds theirs. `params` are the other parameters of the host
+        call. Returns the token that comes out of it.
+        """
+        return bind(emit_p, records, [token], **params)[0]
+
+    def narrow(self, condition: jax.Array) -> jax.Array:
+        """Let a question about the examples of a batch be about those that log here."""
+        return condition
+
+    def deliver(
+        self, parts: Sequence[dict[str, Entry]], iterations: Any
+    ) -> Sequence[dict[str, Entry]]:
+        """Do something with what was collected in a row, and return what is left.
+
+        `iterations` says of how many iterations of a loop it is, 0 outside of a chunk.
+        """
+        return parts
+
+    # What it hands on from one part of a program to the next.
+
+    def carries(self) -> bool:
+        """Return whether loops have to carry anything for it."""
+        return False
+
+    def threaded(self) -> dict[str, Any]:
+        """Return what each part of a program hands on to the next."""
+        return {}
+
+    def after(self, entries: Mapping[str, Entry]) -> Self:
+        """Return the handler for what comes after these entries."""
+        return self
+
+    # How it treats loops.
+
+    def chunk(
+        self, body: Sequence[Any], rows: Callable[[], int], length: int | None
+    ) -> int | None:
+        """Return after how many iterations a loop delivers. None: it doesn't.
+
+        Args:
+            body: The programs that the loop runs in one iteration.
+            rows: Returns how many rows of a key they log.
+            length: How many iterations there are. None: that is not known.
+        """
+        return None
+
+    def buffering(self, loop: JaxprEqn, logs: Callable[[], logdict]) -> Self | None:
+        """Return the handler for a loop in which rows wait for others. None: they don't.
+
+        `logs()` is what is logged in one iteration.
+        """
+        return None
+
+    def flush(self) -> dict[str, Entry]:
+        """Send all that waits, and return what is left."""
+        return {}
+
+    def capacities(self, logs: logdict, length: int | None) -> dict[str, int]:
+        """Return how many rows a loop keeps, for keys whose rows it keeps in a ring."""
+        return {}
+
+    def every(self) -> int:
+        """Return of how many rows of a key one is collected."""
+        return 1
+
+    # Its variants.
+
+    def collecting(self, capacity: int | None = None) -> "Handler":
+        """Return the handler that collects the same, and delivers nothing."""
+        return self
+
+    def only(self, keys: frozenset[str]) -> Self:
+        """Return the handler that collects no other keys."""
+        return self
+
+    def quiet(self) -> Self:
+        """Return the handler that collects the same, and does nothing else."""
+        return self
+
+    # How it goes through `vmap` and `shard_map`.
+
+    def batched(self, size: int) -> Self:
+        """Return the handler for the inside of a `vmap` of this size."""
+        return self
+
+    def unbatched(self, batched: Any) -> Self | None:
+        """Return the handler for all examples, given which of its arrays are batched.
+
+        None: it is not the same for all of them.
+        """
+        return None if any(jax.tree.leaves(batched)) else self
+
+    def per_device(self, records: Sequence[Record]) -> Self:
+        """Return which axis of each array is that of the devices of a `shard_map`.
+
+        -1: it has none. `records` are those that are logged in there.
+        """
+        return jax.tree.map(lambda _: -1, self)
+
+    def on_device(self) -> Self:
+        """Return the handler for this place, which may be inside a `shard_map`."""
+        return self
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Idle(Handler):
+    """Leave everything as it is."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Forward(Handler):
+    """Log each record anew, for the transformations around this place."""
+
+    captures = True
+    effects = frozenset({log_effect})
+
+    def handle(self, record: Record, where: Where) -> dict[str, Entry]:
+        relog(record)
+        return {}
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Drop(Handler):
+    """Leave records out."""
+
+    effects = RECORD_EFFECTS
+
+    def emit(self, records: Sequence[Record], token: Any, params: dict[str, Any]) -> Any:
+        return token
+
+
+class _Rewrite(Handler, abc.ABC):
+    """Leave records where they are, but changed."""
+
+    effects = RECORD_EFFECTS
+
+    @abc.abstractmethod
+    def rewrite(self, record: Record) -> Record: ...
+
+    def handle(self, record: Record, where: Where) -> dict[str, Entry]:
+        bind(log_p, [self.rewrite(record)])
+        return {}
+
+    def emit(self, records: Sequence[Record], token: Any, params: dict[str, Any]) -> Any:
+        return super().emit(list(map(self.rewrite, records)), token, params)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Mask(_Rewrite):
+    """Let records be valid only where `condition` holds; `branch` says of which `cond`."""
+
+    condition: jax.Array
+    branch: Branch | None = static(default=None)
+
+    def rewrite(self, record: Record) -> Record:
+        # The condition may have the first batch axes of the record, or none.
+        inner = range(self.condition.ndim, len(record.batch))
+        condition = jnp.broadcast_to(jnp.expand_dims(self.condition, inner), record.batch)
+        valid = condition if record.valid is None else record.valid & condition
+        if self.branch is None:
+            return record.replace(valid=valid, sure=False)
+        return record.replace(valid=valid, path=(*record.path, self.branch))
+
+    def narrow(self, condition: jax.Array) -> jax.Array:
+        return condition & self.condition
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Anchor(_Rewrite):
+    """Tie records to `counter`, so that they stay in the loop that counts it."""
+
+    counter: jax.Array
+
+    def rewrite(self, record: Record) -> Record:
+        return record.replace(anchors=(*record.anchors, self.counter))
