@@ -8,9 +8,12 @@ from lox._core.spool import spool as spool
 from lox._io.export import export as export
 from lox._io.load import load as load
 from lox._io.save import save as save
+from lox._jax.patches import install as _install_patches
 from lox._logdict.logdict import logdict as logdict
 from lox._rows.reductions import Reduction as Reduction
 from lox._stream.callbacks import barrier as barrier
 from lox._stream.progress import progress as progress
 from lox._stream.tap import tap as tap
 from lox_host.store.runs import runs as runs
+
+_install_patches()

@@ -6,12 +6,13 @@ stay cached side by side.
 """
 
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 
-from lox._jax import patches
+from lox._jax import equations, patches
 
 State = Literal["captured", "printed", "silent"]
 
@@ -28,8 +29,6 @@ def _default() -> State:
 
 # Made at import: a context that is added later recompiles what was compiled before.
 _state = jax.make_user_context(_default())
-patches.memoize_by_context(lambda: _state.value)
-patches.silence_rules(lambda: _state.value == "silent", lambda: _state("silent"))
 
 
 def state() -> State:
@@ -50,3 +49,29 @@ def silent() -> AbstractContextManager:
         ...     logs = lox.log({"x": 1.0})
     """
     return _state("silent")
+
+
+@patches.implements("memoized rules")
+def _memoize_per_state(memoize: Callable, rule: Callable) -> Callable:
+    """Remember the program of a derivative rule once per state, as `rule` may log or not.
+
+    The rules of a function that was called in silence stay silent, whoever traces them.
+    """
+    was_silent = _state.value == "silent"
+    memoized: dict[State, Callable] = {}
+
+    def program(*args: Any) -> Any:
+        state = "silent" if was_silent else _state.value
+        if state not in memoized:
+            memoized[state] = memoize(rule)
+        with _state(state):
+            return memoized[state](*args)
+
+    return program
+
+
+@patches.implements("custom_vjp in silence")
+def _bind_custom_vjp(bind: Callable, *args: Any, **params: Any) -> Any:
+    if _state.value == "silent":
+        args, params = equations.with_rules_in(silent, args, params)
+    return bind(*args, **params)

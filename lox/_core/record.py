@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from lox._jax import patches, sharding, tracing
+from lox._jax import sharding, tracing
 from lox._rows.rows import Branch, Rows, Where
 
 
@@ -139,7 +139,7 @@ def record_primitive(
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
     batching.fancy_primitive_batchers[primitive] = batch
-    patches.leaves_keys_unused(primitive)
+    tracing.leaves_keys_unused(primitive)
     return primitive, effect
 
 

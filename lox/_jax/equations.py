@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import itertools as it
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -9,7 +10,9 @@ import jax
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.sharding_impls import UnspecifiedValue
 from jax.experimental.layout import Format
+from jax.extend import linear_util
 from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.extend.linear_util import WrappedFun
 
 from lox._jax.tracing import setting
 
@@ -140,3 +143,32 @@ def _formats(shardings: Sequence[Any], layouts: Sequence[Any]) -> tuple:
     known = [None if isinstance(s, UnspecifiedValue) else s for s in shardings]
     pairs = zip(known, layouts, strict=True)
     return tuple(s if layout is None else Format(layout, s) for s, layout in pairs)
+
+
+def split_subfunctions(
+    args: Sequence[Any], params: dict[str, Any]
+) -> tuple[list[WrappedFun], list[Any]]:
+    """The functions that a call is bound with, and its operands."""
+    if "subfuns" in params:  # JAX >= 0.9.2
+        return list(params["subfuns"]), list(args)
+    functions = list(it.takewhile(lambda x: isinstance(x, WrappedFun), args))
+    return functions, list(args[len(functions) :])
+
+
+def with_rules_in(
+    context: Callable[[], contextlib.AbstractContextManager],
+    args: Sequence[Any],
+    params: dict[str, Any],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Bind a function with derivative rules that run in a context, whenever they run."""
+
+    @linear_util.transformation2
+    def run_in_context(rule, *args):
+        with context():
+            return rule(*args)
+
+    (fun, *rules), operands = split_subfunctions(args, params)
+    functions = (fun, *map(run_in_context, rules))
+    if "subfuns" in params:
+        return tuple(operands), {**params, "subfuns": functions}
+    return (*functions, *operands), params

@@ -1,160 +1,268 @@
-"""Everything that importing lox changes in JAX."""
+"""Everything that importing lox changes in JAX, as a table, and `install`, which does it.
 
+JAX has rules for what its transformations do to an equation. For a few equations lox must
+know more than a rule of its own primitive tells it: which examples of a batch take a
+branch, or which of two runs of a loop is the real one. There it wraps the function that
+JAX calls, and steps aside at once if the program holds no logs.
+
+The table says what is wrapped, and why. The wrappers live in the modules that know what
+to do, most of them in `lox._core.rules`, and are declared there:
+
+    @patches.implements("cond under vmap")
+    def _batched_cond(original, ...): ...
+
+`import lox` ends with `install()`. A test takes a snapshot of JAX before and after it, and
+compares the difference with the tables; the page "What importing lox changes in JAX" shows
+both of them.
+"""
+
+import dataclasses
+import functools as ft
 import os
+import pkgutil
 from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax._src import (
-    ad_util as _ad_util,
-    core as _core,
-    custom_batching as _custom_batching,
-    custom_derivatives as _derivatives,
-    linear_util as _linear_util,
-    literals as _literals,
-    source_info_util as _source_info,
+from jax.extend import source_info_util
+
+Version = tuple[int, int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Patch:
+    """A function of JAX that lox wraps.
+
+    Attributes:
+        name: What modules and the docs call the patch.
+        target: The function, or the registry that holds it, as `module:attribute`.
+        key: In a registry, where the key of the function is; usually a primitive.
+        without: What happens to a program that logs, without the patch.
+        change: What lox does about it.
+        until: The first version of JAX that does not need the patch, if there is one.
+    """
+
+    name: str
+    target: str
+    without: str
+    change: str
+    key: str | None = None
+    until: Version | None = None
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether this version of JAX needs the patch."""
+        return self.until is None or jax.__version_info__[:3] < self.until
+
+    @property
+    def place(self) -> str:
+        """The whole name of what is wrapped."""
+        target = self.target.replace(":", ".")
+        return target if self.key is None else f"{target}[{self.key.split(':')[1]}]"
+
+    def apply(self, wrapper: Callable) -> None:
+        """Let `wrapper(original, *args, **params)` stand before the original function."""
+        if self.key is not None:
+            registry, key = (
+                pkgutil.resolve_name(self.target),
+                pkgutil.resolve_name(self.key),
+            )
+            registry[key] = _wrapped(registry.get(key), wrapper)
+            return
+        module, path = self.target.split(":")
+        *owners, name = path.split(".")
+        owner = pkgutil.resolve_name(f"{module}:{'.'.join(owners)}")
+        setattr(owner, name, _wrapped(getattr(owner, name), wrapper))
+
+
+def _wrapped(original: Callable | None, wrapper: Callable) -> Callable:
+    # A closure and not a `partial`: as an attribute of a class it must become a method.
+    def wrapped(*args: Any, **params: Any) -> Any:
+        return wrapper(original, *args, **params)
+
+    return wrapped if original is None else ft.wraps(original)(wrapped)
+
+
+PATCHES = (
+    Patch(
+        name="cond under vmap",
+        target="jax.interpreters.batching:fancy_primitive_batchers",
+        key="jax.extend.core.primitives:cond_p",
+        without="Every branch runs for every example, so every example logs in all of "
+        "them.",
+        change="Gives the logs in a branch a mask that says which examples took it.",
+    ),
+    Patch(
+        name="while under vmap",
+        target="jax.interpreters.batching:fancy_primitive_batchers",
+        key="jax.extend.core.primitives:while_p",
+        without="The body runs until the last example has finished, so all of them log "
+        "until then.",
+        change="Gives the logs in the loop a mask that says which examples are still "
+        "running.",
+    ),
+    Patch(
+        name="shard_map under vmap",
+        target="jax._src.interpreters.batching:BatchTrace.process_shard_map",
+        without="Inside the `shard_map`, its own batch axes and those of a `vmap` around "
+        "it look the same, so rows come out in the wrong order.",
+        change="Remembers which `vmap`s are around the `shard_map` while its body is "
+        "traced.",
+    ),
+    Patch(
+        name="scan under grad",
+        target="jax.extend.core.primitives:scan_p.bind",
+        without="JAX moves what stays the same in all iterations out of the loop, and a "
+        "log of it then happens once.",
+        change="Ties such logs to a counter that the loop carries.",
+    ),
+    Patch(
+        name="while under grad",
+        target="jax.extend.core.primitives:while_p.bind",
+        without="A derivative that only logs would use makes JAX run the loop twice, or "
+        "fail in reverse mode.",
+        change="Stops derivatives of inputs that nothing but logs depends on.",
+    ),
+    Patch(
+        name="while under linearize",
+        target="jax.interpreters.partial_eval:custom_partial_eval_rules",
+        key="jax.extend.core.primitives:while_p",
+        without="JAX runs the loop once for its values and once more for its derivatives, "
+        "and logs twice.",
+        change="Removes the logs from the second run.",
+    ),
+    Patch(
+        name="while under checkpoint",
+        target="jax.interpreters.partial_eval:partial_eval_jaxpr_custom_rules",
+        key="jax.extend.core.primitives:while_p",
+        without="The same inside `jit` and `jax.checkpoint`.",
+        change="Removes the logs from the second run.",
+    ),
+    Patch(
+        name="custom_vjp in silence",
+        target="jax.extend.core.primitives:custom_vjp_call_p.bind",
+        without="The backward rule of a function called in `lox.silent()` or `lox.nolog` "
+        "runs later, outside of it, and logs.",
+        change="Keeps the rules of a call in silence silent.",
+    ),
+    Patch(
+        name="memoized rules",
+        target="jax._src.interpreters.partial_eval:_memoize",
+        without="JAX traces the rules of a `custom_jvp` or `custom_vjp` in a jitted "
+        "function once. Rules that were first traced in silence never log again.",
+        change="Remembers them once for each of captured, printed and silent.",
+    ),
+    Patch(
+        name="closed_call under checkpoint",
+        target="jax.extend.core.primitives:closed_call_p.bind",
+        without="JAX turns a loop in a differentiated `jax.checkpoint` into calls, and "
+        "drops a call that has logs but no outputs.",
+        change="Evaluates a call that logs in place.",
+        until=(0, 12, 0),
+    ),
+    Patch(
+        name="effects of custom_vmap",
+        target="jax._src.custom_batching:custom_vmap_p.abstract_eval",
+        without="An equation of a `custom_vmap` does not say that its function has "
+        "effects, and `jit` drops its logs.",
+        change="Says so.",
+        until=(0, 8, 2),
+    ),
+    Patch(
+        name="sums of literals",
+        target="jax._src.ad_util:raw_jaxval_adders",
+        key="jax._src.literals:LiteralArray",
+        without="Outside of `jit`, a derivative fails if it adds a constant of a program.",
+        change="Adds it with `jax.lax.add`.",
+        until=(0, 8, 0),
+    ),
 )
-from jax._src.interpreters import partial_eval as _pe
-from jax.experimental.key_reuse import _core as _key_reuse
-from jax.extend.core import Primitive
-from jax.interpreters import batching
-
-# Messages and profiles then name the user's line that logged, not ours.
-_source_info.register_exclusion(os.path.dirname(os.path.dirname(__file__)))
 
 
-def leaves_keys_unused(primitive: Primitive) -> None:
-    """Tell `jax.debug_key_reuse` that to log a PRNG key is not to use it up."""
-    _key_reuse.key_reuse_signatures[primitive] = _key_reuse.KeyReuseSignature()
+@dataclasses.dataclass(frozen=True)
+class Addition:
+    """Something that lox adds to a registry of JAX, for itself.
 
-
-def primitive_named(name: str) -> Primitive:
-    """The primitive called `name`; where it is importable from moves between releases."""
-    return next(p for p in batching.fancy_primitive_batchers if p.name == name)
-
-
-def wrap_bind(primitive: Primitive, wrapper: Callable) -> None:
-    """Let `wrapper(bind, *args, **params)` stand before `primitive.bind`."""
-    bind = primitive.bind
-
-    def wrapped(*args, **params):
-        return wrapper(bind, *args, **params)
-
-    primitive.bind = wrapped
-
-
-def wrap_partial_eval(primitive: Primitive, wrapper: Callable) -> None:
-    """Let `wrapper(rule, unknown, eqn, ...)` stand before a rule for derivatives.
-
-    It says how an equation is split into what is known and what is not, for `grad` and
-    `checkpoint`; `unknown` are the inputs that are not.
-    """
-    rule = _pe.partial_eval_jaxpr_custom_rules[primitive]
-
-    def original(unknown, eqn, saveable, instantiated):
-        return rule(saveable, unknown, instantiated, eqn)
-
-    def wrapped(saveable, unknown, instantiated, eqn):
-        return wrapper(original, unknown, eqn, saveable, instantiated)
-
-    _pe.partial_eval_jaxpr_custom_rules[primitive] = wrapped
-
-
-def wrap_traced_partial_eval(
-    primitive: Primitive, context: Callable, change: Callable[[dict], dict]
-) -> None:
-    """The same while tracing: be in `context()`, and change what is not known."""
-    rule = _pe.custom_partial_eval_rules[primitive]
-    process = _pe.JaxprTrace.default_process_primitive
-
-    def wrapped(*args, **params):
-        with context():
-            return rule(*args, **params)
-
-    def changed(self, given, tracers, params, **options):
-        params = change(params) if given is primitive else params
-        return process(self, given, tracers, params, **options)
-
-    _pe.custom_partial_eval_rules[primitive] = wrapped
-    _pe.JaxprTrace.default_process_primitive = changed  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def inline_calls(holds_records: Callable[[Any], bool]) -> None:
-    """Run a `closed_call` that holds records as if it stood in the program itself.
-
-    JAX makes such calls of a loop in a checkpointed block that is differentiated, and
-    forgets them if nothing but their effects is wanted (JAX < 0.11).
+    Attributes:
+        what: What is added.
+        why: What it is for.
+        registries: Where it is found afterwards, as `module:attribute`.
     """
 
-    def inline(bind, *args, **params):
-        fun, *rest = [*params.get("subfuns", ()), *args, None]
-        if not isinstance(fun, _linear_util.WrappedFun):  # JAX >= 0.11
-            return bind(*args, **params)
-        jaxpr, *_ = getattr(fun.f, "args", [None])
-        if hasattr(jaxpr, "effects") and holds_records(jaxpr):
-            return fun.call_wrapped(*rest[:-1])
-        return bind(*args, **params)
-
-    wrap_bind(_core.closed_call_p, inline)
+    what: str
+    why: str
+    registries: tuple[str, ...] = ()
 
 
-def silence_rules(is_silent: Callable[[], bool], silent: Callable) -> None:
-    """Let what is called in silence stay silent when its derivative rules run later."""
+ADDITIONS = (
+    Addition(
+        what="Rules for lox's own primitives",
+        why="`lox_log` and the others can be batched, differentiated and compiled.",
+        registries=(
+            "jax.interpreters.ad:primitive_jvps",
+            "jax.interpreters.ad:primitive_transposes",
+            "jax.interpreters.batching:fancy_primitive_batchers",
+            "jax.interpreters.batching:primitive_batchers",
+            "jax.interpreters.mlir:_lowerings",
+            "jax.interpreters.mlir:_platform_specific_lowerings",
+        ),
+    ),
+    Addition(
+        what="Signatures for `jax.debug_key_reuse`",
+        why="Logging a PRNG key does not use it up.",
+        registries=("jax.experimental.key_reuse._core:key_reuse_signatures",),
+    ),
+    Addition(
+        what="Primitives that know their devices when they are compiled",
+        why="In a program over many devices, the host is called once per record.",
+        registries=("jax._src.dispatch:prim_requires_devices_during_lowering",),
+    ),
+    Addition(
+        what="A user context (`jax.make_user_context`)",
+        why="JAX caches a function that was traced in silence apart from one that logs.",
+        registries=("jax._src.config:config._trace_context_names",),
+    ),
+    Addition(
+        what="Pytrees, and how `jax.export` writes them",
+        why="Functions can take and return logs.",
+    ),
+    Addition(
+        what="The folder of lox, among those that JAX skips in tracebacks",
+        why="Messages and profiles name your line that logs, not ours.",
+        registries=("jax._src.source_info_util:_exclude_paths",),
+    ),
+)
 
-    def silenced(fun):
-        @_linear_util.transformation2
-        def quietly(fun, *args):
-            with silent():
-                return fun(*args)
-
-        return quietly(fun)
-
-    def bind_quietly(bind, *args, **params):
-        if not is_silent():
-            return bind(*args, **params)
-        if "subfuns" in params:  # JAX >= 0.11
-            fun, *rules = params["subfuns"]
-            subfuns = (fun, *map(silenced, rules))
-            return bind(*args, **{**params, "subfuns": subfuns})
-        fun, *rest = args
-        is_rule = [isinstance(x, _linear_util.WrappedFun) for x in rest]
-        rest = [silenced(x) if rule else x for x, rule in zip(rest, is_rule, strict=True)]
-        return bind(fun, *rest, **params)
-
-    for primitive in (_derivatives.custom_jvp_call_p, _derivatives.custom_vjp_call_p):
-        wrap_bind(primitive, bind_quietly)
-
-
-def memoize_by_context(context: Callable[[], Any]) -> None:
-    """Make JAX remember a derivative rule's program for each `context()` apart.
-
-    The equation of a `custom_jvp` or `custom_vjp` traces its rule once, when it is
-    first differentiated, and keeps the program whatever is traced later (JAX 0.7.2 to
-    0.12). A rule that was first traced in silence would never log.
-    """
-    memoize = _pe._memoize
-
-    def memoize_each(fun):
-        memoized: dict[Any, Callable] = {}
-
-        def call(*args):
-            key = context()
-            if key not in memoized:
-                memoized[key] = memoize(fun)
-            return memoized[key](*args)
-
-        return call
-
-    _pe._memoize = memoize_each
+_wrappers: dict[str, Callable] = {}
+_installed: set[str] = set()
 
 
-# The equation of a `custom_vmap` did not say that its function has effects (JAX 0.7).
-if "_effect_free" in _custom_batching.custom_vmap_p.abstract_eval.__qualname__:
-    _custom_batching.custom_vmap_p.def_effectful_abstract_eval(
-        lambda *avals, call, **params: (call.out_avals, call.effects)
-    )
+def implements(name: str) -> Callable[[Callable], Callable]:
+    """Declare a function to be the wrapper of the patch called `name`."""
+    assert name in {patch.name for patch in PATCHES}, name
+
+    def declare(wrapper: Callable) -> Callable:
+        _wrappers[name] = wrapper
+        return wrapper
+
+    return declare
 
 
-# Outside of `jit`, a literal could not be added to an array (JAX 0.7).
-if hasattr(_literals, "LiteralArray"):
-    _ad_util.raw_jaxval_adders[_literals.LiteralArray] = jax.lax.add  # pyright: ignore[reportAttributeAccessIssue]
+def install() -> None:
+    """Apply every patch that this version of JAX needs; a second call does nothing."""
+    if not _installed:
+        source_info_util.register_exclusion(os.path.dirname(os.path.dirname(__file__)))
+    for patch in PATCHES:
+        if patch.is_needed and patch.name not in _installed:
+            patch.apply(_wrappers[patch.name])
+            _installed.add(patch.name)
+
+
+@implements("effects of custom_vmap")
+def _custom_vmap_effects(original: Callable, *avals: Any, call: Any, **params: Any) -> Any:
+    return call.out_avals, call.effects
+
+
+@implements("sums of literals")
+def _add_literals(original: None, x: Any, y: Any) -> jax.Array:
+    return jax.lax.add(x, y)

@@ -17,11 +17,11 @@ from jax._src import (
     distributed as _distributed,
     mesh as _mesh,
 )
-from jax._src.interpreters import batching as _batching
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, jaxpr_as_fun
 from jax.interpreters import mlir
 from jax.sharding import PartitionSpec as P
 
+from lox._jax import patches
 from lox._jax.equations import close
 from lox._jax.tracing import setting, staged_program
 
@@ -215,15 +215,10 @@ def is_around_shard_map(axis: Any) -> bool:
 _vmaps_around = contextvars.ContextVar[tuple]("vmaps_around", default=())
 
 
-def _batch_shard_map(trace: Any, *args: Any, **params: Any) -> Any:
+@patches.implements("shard_map under vmap")
+def _batch_shard_map(original: Callable, trace: Any, *args: Any, **params: Any) -> Any:
     with setting(_vmaps_around, (*_vmaps_around.get(), trace.axis_data)):
-        return _batch_shard_map_itself(trace, *args, **params)
-
-
-_batch_shard_map_itself = _batching.BatchTrace.process_shard_map  # pyright: ignore[reportAttributeAccessIssue]
-
-
-_batching.BatchTrace.process_shard_map = _batch_shard_map  # pyright: ignore[reportAttributeAccessIssue]
+        return original(trace, *args, **params)
 
 
 def manual_axes() -> list[str]:

@@ -18,6 +18,7 @@ from jax._src import core as _core, literals as _literals, source_info_util as _
 from jax._src.debugging import DebugEffect as _DebugEffect
 from jax._src.interpreters import partial_eval as _pe
 from jax.core import eval_jaxpr
+from jax.experimental.key_reuse import _core as _key_reuse
 from jax.extend.core import JaxprEqn, Literal, Primitive
 
 # Moved from `jax.experimental` in JAX 0.9.
@@ -36,6 +37,11 @@ class RecordEffect(_DebugEffect):
 
     def __str__(self):
         return self.name
+
+
+def leaves_keys_unused(primitive: Primitive) -> None:
+    """Tell `jax.debug_key_reuse` that to log a PRNG key is not to use it up."""
+    _key_reuse.key_reuse_signatures[primitive] = _key_reuse.KeyReuseSignature()
 
 
 def bind(eqn: JaxprEqn, *args) -> list:

@@ -21,6 +21,7 @@ from lox._core.staging import split, stage
 from lox._jax import equations, patches, tracing
 
 
+@patches.implements("scan under grad")
 def _anchored_scan(bind: Callable, *args, **params):
     """Tie the records in a `scan` that is being differentiated to the loop."""
     params = equations.scan_params(args, params)
@@ -46,6 +47,7 @@ def _anchored_scan(bind: Callable, *args, **params):
     return [*carry, *ys]
 
 
+@patches.implements("while under grad")
 def _pruned_while(bind: Callable, *args, **params):
     """Keep derivatives out of a `while` if nothing but records would have them.
 
@@ -64,14 +66,19 @@ def _pruned_while(bind: Callable, *args, **params):
     return bind(*args, **params)
 
 
-def _partially_known_while(original: Callable, unknown: Sequence[bool], eqn, *args):
+@patches.implements("while under checkpoint")
+def _partially_known_while(rule: Callable, saveable, unknown: Sequence[bool], inst, eqn):
     """Let the records of a `while` be in what is known: it alone is run only once."""
+
+    def original(eqn) -> tuple:
+        return rule(saveable, unknown, inst, eqn)
+
     if not holds_records(eqn):
-        return original(unknown, eqn, *args)
+        return original(eqn)
     bare = eqn.replace(
         params=_silent_while(eqn.params), effects=eqn.effects - RECORD_EFFECTS
     )
-    known, staged, *rest = original(unknown, bare, *args)
+    known, staged, *rest = original(bare)
     if known is None:
         return None, eqn, *rest
     if not any(unknown):
@@ -83,7 +90,7 @@ def _partially_known_while(original: Callable, unknown: Sequence[bool], eqn, *ar
             "cannot tell what of the loop is needed once and what again. Put `lox.tap` "
             "around the derivative, or use `jax.jvp`."
         )
-    known, *_ = original(unknown, eqn, *args)
+    known, *_ = original(eqn)
     _check_all_known(len(list(records_in(known.params))), eqn.params)
     return known, staged, *rest
 
@@ -91,6 +98,27 @@ def _partially_known_while(original: Callable, unknown: Sequence[bool], eqn, *ar
 def _silent_while(params: dict[str, Any]) -> dict[str, Any]:
     names = "cond_jaxpr", "body_jaxpr"
     return {**params, **{name: _without_records(params[name]) for name in names}}
+
+
+@patches.implements("while under linearize")
+def _traced_while(rule: Callable, trace: Any, *tracers, **params):
+    """The same while tracing: JAX's rule runs what is known, then stages the whole loop."""
+    with tracing.setting(_known_records, 0):
+        return rule(_StageSilently(trace), *tracers, **params)
+
+
+class _StageSilently:
+    """A trace for JAX's rule of `while`, which stages what is not known without records."""
+
+    def __init__(self, trace: Any):
+        self._trace = trace
+
+    def default_process_primitive(self, primitive: Any, tracers: Any, params: dict) -> Any:
+        params = _silent_second_run(params)
+        return self._trace.default_process_primitive(primitive, tracers, params)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trace, name)
 
 
 def _silent_second_run(params: dict[str, Any]) -> dict[str, Any]:
@@ -138,12 +166,11 @@ def _has_loose_records(jaxpr, num_consts: int) -> bool:
     return False
 
 
-patches.wrap_bind(patches.primitive_named("scan"), _anchored_scan)
-patches.wrap_bind(patches.primitive_named("while"), _pruned_while)
-patches.wrap_traced_partial_eval(
-    patches.primitive_named("while"),
-    lambda: tracing.setting(_known_records, 0),
-    _silent_second_run,
-)
-patches.wrap_partial_eval(patches.primitive_named("while"), _partially_known_while)
-patches.inline_calls(holds_records)
+@patches.implements("closed_call under checkpoint")
+def _inlined_call(bind: Callable, *args, **params):
+    """Run a call that holds records as if it stood in the program itself."""
+    (fun,), operands = equations.split_subfunctions(args, params)
+    jaxpr, *_ = getattr(fun.f, "args", [None])
+    if hasattr(jaxpr, "effects") and holds_records(jaxpr):
+        return fun.call_wrapped(*operands)
+    return bind(*args, **params)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import jax
 from jax.extend.core import jaxpr_as_fun
-from jax.interpreters import batching
 
 from lox._core.handler import Mask
 from lox._core.interpreter import Interpreter
@@ -23,6 +22,7 @@ from lox._rows.rows import Branch
 _numbers = it.count()
 
 
+@patches.implements("cond under vmap")
 def _batched_cond(original: Callable, axis, args, dims, *, branches, **params):
     index, *operands = args
     if dims[0] is None or not holds_records(*branches):
@@ -40,6 +40,7 @@ def _batched_cond(original: Callable, axis, args, dims, *, branches, **params):
     return original(axis, args, dims, branches=new, **params)
 
 
+@patches.implements("while under vmap")
 def _batched_while(original: Callable, axis, args, dims, **params):
     cond, body = params["cond_jaxpr"], params["body_jaxpr"]
     sizes = params["cond_nconsts"], params["body_nconsts"]
@@ -83,9 +84,3 @@ def _is_predicate_batched(original: Callable, axis, args, dims, params) -> bool:
     eqns = jax.make_jaxpr(batched)(*args).jaxpr.eqns
     loop = next(eqn for eqn in eqns if eqn.primitive.name == "while")
     return bool(loop.params["cond_jaxpr"].out_avals[0].shape)
-
-
-for _name, _rule in (("cond", _batched_cond), ("while", _batched_while)):
-    _primitive = patches.primitive_named(_name)
-    _original = batching.fancy_primitive_batchers[_primitive]
-    batching.fancy_primitive_batchers[_primitive] = ft.partial(_rule, _original)
