@@ -7,5 +7,6 @@ from lox._core.rules import (
     devices as _devices,  # noqa: F401
     exact_grad as _exact_grad,  # noqa: F401
     exact_vmap as _exact_vmap,  # noqa: F401
+    linen_scan as _linen_scan,  # noqa: F401
     loops as _loops,  # noqa: F401
 )

@@ -24,9 +24,9 @@ def close(jaxpr: Any) -> ClosedJaxpr:
     return jaxpr if hasattr(jaxpr, "consts") else ClosedJaxpr(jaxpr, ())
 
 
-def without_consts(jaxpr: ClosedJaxpr) -> tuple[Any, Sequence[Any]]:
-    """An open jaxpr that takes its constants as first arguments, and the constants."""
-    return _pe.convert_constvars_jaxpr(jaxpr.jaxpr), jaxpr.consts
+def constants_as_inputs(jaxpr: Any) -> Any:
+    """Return an open jaxpr that takes its constants as first inputs."""
+    return _pe.convert_constvars_jaxpr(jaxpr)
 
 
 def scan_sizes(params: dict[str, Any]) -> tuple[int, int]:

@@ -153,6 +153,14 @@ PATCHES = (
         change="Remembers them once for each of captured, printed and silent.",
     ),
     Patch(
+        name="nn.scan of flax",
+        target="jax.interpreters.partial_eval:dce_jaxpr",
+        without="Flax linen's `nn.scan` takes a log in its body for something that its "
+        "shared variables depend on, and raises.",
+        change="Leaves logs out of the check that flax makes. JAX itself calls another "
+        "name of this function.",
+    ),
+    Patch(
         name="closed_call under checkpoint",
         target="jax.extend.core.primitives:closed_call_p.bind",
         without="JAX turns a loop in a differentiated `jax.checkpoint` into calls, and "

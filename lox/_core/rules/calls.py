@@ -81,6 +81,6 @@ def signature(rows: dict[str, Rows]) -> Any:
 @rule_for("checkpoint", "remat", "remat2")
 def _remat(interpreter, eqn, *args):
     staged = stage_program(interpreter, eqn.params["jaxpr"], *args)
-    jaxpr, consts = equations.without_consts(staged.jaxpr)
-    params = {**eqn.params, "jaxpr": jaxpr}
-    return staged.output(eqn.primitive.bind(*consts, *staged.leaves, **params))
+    params = {**eqn.params, "jaxpr": equations.constants_as_inputs(staged.jaxpr.jaxpr)}
+    operands = [*staged.jaxpr.consts, *staged.leaves]
+    return staged.output(eqn.primitive.bind(*operands, **params))
