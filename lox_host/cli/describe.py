@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lox_host.cli.select_runs import Choice
-from lox_host.display.eta import duration
-from lox_host.display.text import clean
+from lox_host.display.text import clean, duration
 from lox_host.store.runs import StoredRun, of_session
 
 # A session that has been written to within so many seconds is said to be live.

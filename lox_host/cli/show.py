@@ -14,7 +14,7 @@ from lox_host.cli.output import GAP, Column, Screen, print_json, room, screen
 from lox_host.cli.select_runs import Choice, several
 from lox_host.display.statistics import Statistics
 from lox_host.display.summary import Summary
-from lox_host.display.text import clean, count, deviation, digits, sparkline
+from lox_host.display.text import clean, count, digits, sparkline
 from lox_host.store.reader import Stale
 from lox_host.store.recorded import recorded
 from lox_host.tree import leaves
@@ -124,7 +124,7 @@ def _body(
     out: Screen, every: dict[str, Statistics], rows: Counter[str], *, several: bool
 ) -> None:
     labels = [f"{clean(name)} {series.note}".rstrip() for name, series in every.items()]
-    numbers = [_numbers(series, several=several) for series in every.values()]
+    numbers = [_numbers(series) for series in every.values()]
     heads = ["MEAN", "± STD", "MIN", "MAX"] if several else ["LAST", "MIN", "MAX"]
     columns = [
         Column("KEY", labels),
@@ -149,19 +149,11 @@ def _with_trend(
     return columns
 
 
-def _numbers(series: Statistics, *, several: bool) -> dict[str, str]:
-    if not series:
-        return {}
-    spread = series.spread()
-    nans = f" ({spread.nans} nan)" if spread.nans else ""
-    over_runs = {"MEAN": digits(spread.mean), "± STD": f"± {deviation(spread.std)}{nans}"}
-    if series.low > series.high:  # there is no number
-        return over_runs if several else {"LAST": "nan"}
-    return {
-        **(over_runs if several else {"LAST": digits(series.last, series.kind)}),
-        "MIN": digits(series.low, series.kind),
-        "MAX": digits(series.high, series.kind),
-    }
+def _numbers(statistics: Statistics) -> dict[str, str]:
+    texts = {head.upper(): text for head, text in statistics.texts().items()}
+    if statistics.low > statistics.high:  # there is no number
+        return texts | {"MIN": "", "MAX": ""}
+    return texts
 
 
 def _for_programs(

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lox_host.display.spans import Spans
+from lox_host.display.text import deviation, digits
 from lox_host.rows import Block, Form
 from lox_host.tree import leaves
 
@@ -115,6 +116,19 @@ class Statistics:
             return Spread(np.nan, np.nan, len(values))
         with np.errstate(all="ignore"):
             return Spread(known.mean(), known.std(), len(values) - len(known))
+
+    def texts(self) -> dict[str, str]:
+        """Write all numbers for a table, by the heads of its columns; none without rows."""
+        if not self:
+            return {}
+        mean, std, nans = self.spread()
+        return {
+            "last": digits(self.last, self.kind),
+            "mean": digits(mean),
+            "± std": f"± {deviation(std)}" + (f" ({nans} nan)" if nans else ""),
+            "min": digits(self.low, self.kind),
+            "max": digits(self.high, self.kind),
+        }
 
 
 class Trend:

@@ -5,7 +5,9 @@ import math
 
 import numpy as np
 
+from lox_host.display.progress_bar import progress_text
 from lox_host.display.statistics import RowsByRun, Statistics, has_logged, named_arrays
+from lox_host.display.text import clean, count, digits
 from lox_host.rows import Block
 
 SAMPLES = 64  # the rate is that since so many blocks
@@ -70,6 +72,27 @@ class Summary:
             if not prng_key:
                 statistics.add(rows, array[is_logged], valid)
 
+    def line(self, now: float, *, title: str, most: int) -> str:
+        """Write all in one line, with the means over runs of at most so many keys.
+
+        Such as `lox: 8 runs, step 40, 40%, 320/800 rows, 32/s, 0:15 left | loss 0.5123`.
+        """
+        progress = self.progress
+        rate, seconds = progress.rate(now), now - self.start
+        parts = [
+            count(self.runs, "run"),
+            *(f"{clean(name)} {digits(step, 'i')}" for name, step in self.steps.items()),
+            progress_text(*progress.done(self.runs), rate, seconds, "rows"),
+        ]
+        values = [
+            f"{clean(name)} {digits(statistics.spread().mean)}"
+            for name, statistics in self.statistics.items()
+            if statistics
+        ]
+        if len(values) > most:
+            values = [*values[:most], f"{len(values) - most} more"]
+        return f"{clean(title)}: {', '.join(parts)} | {', '.join(values)}"
+
 
 class Progress:
     """How many rows of some keys there are.
@@ -87,10 +110,10 @@ class Progress:
 
     def add(self, rows: RowsByRun, expected: int | None, now: float) -> None:
         """Count the rows of a block."""
-        for slot, count in zip(rows.slots.tolist(), rows.counts.tolist(), strict=True):
+        for slot, new in zip(rows.slots.tolist(), rows.counts.tolist(), strict=True):
             done = self._done.get(slot, 0)
             # The program was called again, and starts anew.
-            done = count if done == self.expected else done + count
+            done = new if done == self.expected else done + new
             self._done[slot] = (done - 1) % expected + 1 if expected else done
         self.rows += len(rows.order)
         self.expected = expected

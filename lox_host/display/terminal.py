@@ -1,4 +1,13 @@
-"""The part of the terminal that moves: one for all that lox shows there."""
+"""The part of the terminal that moves: one for all that lox shows there.
+
+    printed line
+    printed line                        <- what the program prints scrolls away above
+    lox  2 runs  ━━━━━━━━  40%  ...     <- the view of a logger
+    train  ━━━━━━━━━━  60%  6/10  ...   <- the view of a progress bar
+
+Four times a second a thread draws all views again. Everything that writes to the terminal
+does so with the lock of the region, so that no line is overwritten.
+"""
 
 import atexit
 import functools as ft
@@ -7,9 +16,13 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
-from lox_host.display.print_above import Above
+from lox_host.display.print_above import PrintAbove
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
 
 REFRESHES = 4  # in a second, at most
 
@@ -18,11 +31,11 @@ class View(Protocol):
     """Something on the terminal that changes. Its methods are called on any thread."""
 
     def height(self) -> int:
-        """How many lines it would fill if there were room."""
+        """Return how many lines it would fill if there were room."""
         ...
 
-    def render(self, width: int, lines: int) -> Any:
-        """Something for rich to print, of at most so many lines."""
+    def render(self, width: int, lines: int) -> "RenderableType":
+        """Return what rich shall print, of at most so many lines."""
         ...
 
 
@@ -49,12 +62,13 @@ class Region:
         with self._lock:
             if view not in self._views:
                 return
-            if len(self._views) == 1:
+            if len(self._views) == 1 or self._live is None:
                 self.end()
                 return
             self._views = tuple(other for other in self._views if other is not view)
             self._live.refresh()
-            self._live.console.print(view.render(self._live.console.width, view.height()))
+            console = self._live.console
+            console.print(view.render(console.width, view.height()))
 
     def end(self) -> None:
         """Print all views for the last time, and give the terminal back."""
@@ -70,11 +84,11 @@ class Region:
                 self._release()
 
     def fork(self) -> None:
-        """Before the process forks: nobody shall be writing."""
+        """Wait until nobody is writing, before the process forks."""
         self._lock.acquire()
 
     def forked(self, *, is_child: bool) -> None:
-        """After it: only one of the two goes on with the region."""
+        """Let only one of the two processes go on with the region, after the fork."""
         if is_child:
             self._release()
         self._lock.release()
@@ -88,8 +102,8 @@ class Region:
 
     def _forget(self) -> None:
         self._views: tuple[View, ...] = ()
-        self._live: Any = None
-        self._above: dict[str, Above] = {}
+        self._live: Live | None = None
+        self._above: dict[str, PrintAbove] = {}
         self._done = threading.Event()
 
     def _begin(self, file: TextIO | None) -> None:
@@ -100,18 +114,19 @@ class Region:
         for name in ("stdout", "stderr") if console.is_terminal else ():
             stream = getattr(sys, name)
             if _is_terminal(stream):
-                self._above[name] = Above(stream, console, self._lock)
+                self._above[name] = PrintAbove(stream, console, self._lock)
                 setattr(sys, name, self._above[name])
         args = (self._done,)
         threading.Thread(target=self._move, args=args, name="lox-live", daemon=True).start()
 
     def _move(self, done: threading.Event) -> None:
+        """Draw the views again and again, on a thread of its own."""
         while not done.wait(1 / REFRESHES):
             with self._lock:
-                if not done.is_set():
+                if not done.is_set() and self._live is not None:
                     self._live.refresh()
 
-    def _render(self) -> Any:
+    def _render(self) -> "RenderableType":
         from rich.console import Group
         from rich.segment import SegmentLines
 
@@ -138,7 +153,7 @@ def shares(heights: Sequence[int], lines: int) -> list[int]:
 
 
 def can_move(file: TextIO | None = None) -> bool:
-    """Whether what is shown can change: on a terminal, and in a notebook.
+    """Return whether what is shown can change: on a terminal, and in a notebook.
 
     Args:
         file: Where it is shown. None: standard error, or the notebook.
@@ -151,13 +166,13 @@ def can_move(file: TextIO | None = None) -> bool:
     return is_able and (stream.encoding or "").lower().startswith("utf")
 
 
-def _stream(file: TextIO | None) -> Any:
-    """The file itself. While something moves, another stands before standard error."""
+def _stream(file: TextIO | None) -> TextIO:
+    """Return the file itself. While something moves, another stands before it."""
     stream = sys.stderr if file is None else file
     return getattr(stream, "rich_proxied_file", stream)
 
 
-def _is_terminal(stream: Any) -> bool:
+def _is_terminal(stream: TextIO | None) -> bool:
     try:
         return stream is not None and stream.isatty()
     except ValueError:  # it is closed
@@ -173,7 +188,7 @@ def _is_notebook() -> bool:
     return Console().is_jupyter and importlib.util.find_spec("ipywidgets") is not None
 
 
-def _live(stream: Any, render: Callable[[], Any]) -> Any:
+def _live(stream: TextIO, render: "Callable[[], RenderableType]") -> "Live":
     from rich.console import Console
     from rich.live import Live
 

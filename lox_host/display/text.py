@@ -1,4 +1,4 @@
-"""How a console writes numbers, names and curves."""
+"""How a console writes numbers, times, names and curves."""
 
 import math
 import re
@@ -10,7 +10,12 @@ MANY = 1e7  # from here on, powers of ten
 
 
 def digits(number: float, kind: str = "f") -> str:
-    """A number in four digits; whole ones and truths as what they are."""
+    """Write a number in four digits; whole ones and truths as what they are.
+
+    Args:
+        number: The number.
+        kind: What NumPy calls the kind of its type, such as "i" or "b".
+    """
     if kind == "b" and number in (0, 1):
         return str(bool(number))
     if not math.isfinite(number):
@@ -21,17 +26,31 @@ def digits(number: float, kind: str = "f") -> str:
 
 
 def deviation(number: float) -> str:
-    """How far numbers lie from their mean, in two digits."""
+    """Write in two digits how far numbers lie from their mean."""
     return _short(f"{number:.2g}")
 
 
+def speed(rate: float) -> str:
+    """Write a rate in three digits or more, without powers of ten for a fast one."""
+    return f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Write a time span as hours, minutes and seconds: `1:02:03`."""
+    if seconds == math.inf:
+        return "unknown"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
 def clean(name: str) -> str:
-    """A name without what would move the cursor."""
+    """Write a name without what would move the cursor."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
 
 
 def sparkline(points: np.ndarray) -> str:
-    """A curve of one line."""
+    """Draw a curve in one line of text."""
     if not len(points):
         return ""
     low, high = points.min(), points.max()
@@ -41,10 +60,10 @@ def sparkline(points: np.ndarray) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
+    """Write a number of things: `1 run`, `2 runs`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _short(text: str) -> str:
-    """`1.5e+08` as `1.5e8`, and `1000.` as `1000`."""
+    """Write `1.5e+08` as `1.5e8`, and `1000.` as `1000`."""
     return re.sub(r"e([+-])0*", lambda e: "e" + e[1].strip("+"), text).removesuffix(".")

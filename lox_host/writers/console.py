@@ -3,13 +3,15 @@
 import sys
 import threading
 import time
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from lox_host.display import run_table as _screen
 from lox_host.display.summary import Summary
 from lox_host.display.terminal import can_move, region
 from lox_host.rows import Batch
 from lox_host.writer import Run
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 class ConsoleWriter:
@@ -85,13 +87,17 @@ class Table:
         region.leave(self)
 
     def height(self) -> int:
-        with self._lock:
-            return _screen.height(self._summary, self._most)
+        from lox_host.display import run_table
 
-    def render(self, width: int, lines: int) -> Any:
+        with self._lock:
+            return run_table.height(self._summary, self._most)
+
+    def render(self, width: int, lines: int) -> "RenderableType":
+        from lox_host.display import run_table
+
         now = time.monotonic()
         with self._lock:
-            return _screen.table(
+            return run_table.table(
                 self._summary, now, title=self._title, width=width, lines=lines
             )
 
@@ -123,7 +129,7 @@ class Lines:
 
     def _say(self) -> None:
         self._said, self._is_new = time.monotonic(), False
-        text = _screen.line(self._summary, self._said, title=self._title, most=self._most)
+        text = self._summary.line(self._said, title=self._title, most=self._most)
         stream = sys.stderr if self._file is None else self._file
         encoding = getattr(stream, "encoding", None) or "utf-8"
         # A log in ASCII shall not end a run whose keys are in Greek.

@@ -288,4 +288,7 @@ def test_it_prints_short():
     assert str(lox.logdict({"s": 1.5})) == "{'s': 1.5}"
     shown = []
     jax.jit(lambda x: shown.append(repr(lox.logdict({"x": x}))))(jnp.ones(3))
-    assert shown == ["{'x': float32[3]}"]
+    deleted = jnp.arange(3.0) + 1
+    deleted.delete()
+    shown += [repr(lox.logdict({"x": deleted}))]
+    assert shown == 2 * ["{'x': float32[3]}"]

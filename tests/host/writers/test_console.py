@@ -18,13 +18,12 @@ from rich.console import Console
 
 from lox.loggers import Batch
 from lox.loggers.console import ConsoleLogger
-from lox_host.display import run_table as _screen, terminal as _live
-from lox_host.display.eta import duration, speed
+from lox_host.display import run_table, terminal as _live
 from lox_host.display.progress_bar import Bar
 from lox_host.display.statistics import POINTS, Trend
 from lox_host.display.summary import Summary
 from lox_host.display.terminal import Region, can_move, region, shares
-from lox_host.display.text import clean, digits, sparkline
+from lox_host.display.text import clean, digits, duration, sparkline, speed
 from lox_host.writers import console as _console
 from lox_host.writers.console import ConsoleWriter
 from support.blocks import block, run, written
@@ -43,12 +42,12 @@ def summary(*blocks, start=0.0, now=1.0):
 def text(made, *, now=2.0, width=100, lines=40, title="lox"):
     """The table as it stands on a terminal, without colours."""
     console = Console(file=io.StringIO(), width=width, height=50)
-    console.print(_screen.table(made, now, title=title, width=width, lines=lines))
+    console.print(run_table.table(made, now, title=title, width=width, lines=lines))
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
 def line(made, *, now=2.0, title="lox", most=40):
-    return _screen.line(made, now, title=title, most=most)
+    return made.line(now, title=title, most=most)
 
 
 # Statistics ---------------------------------------------------------------------------
