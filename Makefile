@@ -126,5 +126,5 @@ PEER-oryx    := oryx jax==0.5.0
 	@rm -rf $(@D)
 	@$(PYTHON) -m venv $(@D)
 	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check \
-		-e . pytest pytest-xdist $(LIBRARIES)
+		-e . pytest 'pytest-xdist>=3.7' $(LIBRARIES)
 	@touch $@

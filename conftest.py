@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+pytest_plugins = ["support.schedule"]
 # It is Sphinx's, and nothing to collect.
 collect_ignore = ["docs/conf.py"]
 # This page has eight devices: `tests/test_sharded.py` runs it in a process of its own.

@@ -19,7 +19,7 @@ import pytest
 
 import lox
 
-pytestmark = pytest.mark.xdist_group("distributed")
+pytestmark = [pytest.mark.xdist_group("distributed"), pytest.mark.long]
 SECONDS = 240  # after which a process is given up
 
 PROGRAM = pathlib.Path(__file__).parent / "support" / "processes.py"

@@ -14,6 +14,7 @@ FILES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_on_eight_devices(path):
     command = [sys.executable, "-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider", path]

@@ -78,6 +78,7 @@ CHECKS: dict[str, Callable[[Path, str], None]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example(path, tmp_path):
     elsewhere, out = tmp_path / "elsewhere", tmp_path / "out"
