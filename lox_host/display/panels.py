@@ -2,12 +2,16 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 COLUMNS = 3  # panels beside each other
-FEW = 40  # points of a curve that are marked
+MARKED = 40  # points that a line has at most if each is marked
 
 Points = tuple[np.ndarray, np.ndarray]  # steps and values
 
@@ -39,9 +43,9 @@ class Picture:
         figure: A figure of matplotlib's without a layout engine.
     """
 
-    def __init__(self, figure: Any):
+    def __init__(self, figure: "Figure"):
         self.figure = figure
-        self._axes: list[Any] = []
+        self._axes: list[Axes] = []
 
     def draw(self, panels: Sequence[Panel], title: str = "") -> None:
         """Draw the panels. While there are as many, what a user zoomed into stays."""
@@ -63,8 +67,8 @@ class Picture:
             ax.autoscale_view()
 
 
-def grid(figure: Any, count: int) -> list:
-    """Axes for so many panels. The figure gets the size that they need."""
+def grid(figure: "Figure", count: int) -> "list[Axes]":
+    """Make axes for so many panels, and give the figure the size that they need."""
     columns = 2 if count == 4 else max(1, min(count, COLUMNS))
     lines = max(1, math.ceil(count / columns))
     figure.set_size_inches(4 * columns, 2.8 * lines)
@@ -78,14 +82,15 @@ def grid(figure: Any, count: int) -> list:
     return list(axes.flat[:count])
 
 
-def _fix_margins(figure: Any, ax: Any, has_title: bool) -> None:
+def _fix_margins(figure: "Figure", ax: "Axes", has_title: bool) -> None:
     """Leave the same room for labels at any time.
 
     Panels that are drawn again and again shall not move about, and to find out how much
     room each label needs takes matplotlib four times as long as all else.
     """
-    em = ax.xaxis.label.get_fontsize() / 72
-    lines, columns = ax.get_subplotspec().get_gridspec().get_geometry()
+    # All in the height of a letter, `em`.
+    em = float(ax.xaxis.label.get_fontsize()) / 72
+    lines, columns = ax.get_gridspec().get_geometry()  # pyright: ignore[reportOptionalMemberAccess]
     width, height = figure.get_size_inches() / em
     left, right, bottom, top, above = 6.5, 1.5, 3.6, 1.9, 2.0 * has_title
     figure.subplots_adjust(
@@ -98,18 +103,19 @@ def _fix_margins(figure: Any, ax: Any, has_title: bool) -> None:
     )
 
 
-def draw_panel(ax: Any, panel: Panel, label: str | None = None) -> None:
+def draw_panel(ax: "Axes", panel: Panel, label: str | None = None) -> None:
     """Draw the curves of a panel, all in one colour."""
     colour = None
     if panel.middle is not None:
         (line,) = ax.plot(*panel.middle, label=label, zorder=3, **_style(panel.middle[1]))
         colour = line.get_color()
     is_faint = len(panel.lines) > 1 or colour is not None
-    look = {"alpha": 0.4, "linewidth": 0.8} if is_faint else {}
-    for own in panel.lines:
-        style = look if is_faint else _style(own[1])
-        mine = label if colour is None else None
-        (line,) = ax.plot(*own, color=colour, label=mine, **style)
+    faint: dict[str, Any] = {"alpha": 0.4, "linewidth": 0.8}
+    for steps, values in panel.lines:
+        style = faint if is_faint else _style(values)
+        # The legend has one entry: the first that is drawn.
+        own_label = label if colour is None else None
+        (line,) = ax.plot(steps, values, color=colour, label=own_label, **style)
         colour = line.get_color()
     if panel.band is not None:
         ax.fill_between(*panel.band, color=colour, alpha=0.2, linewidth=0)
@@ -117,5 +123,5 @@ def draw_panel(ax: Any, panel: Panel, label: str | None = None) -> None:
 
 
 def _style(values: np.ndarray) -> dict[str, Any]:
-    marked = {"marker": "o", "markersize": 3} if len(values) <= FEW else {}
+    marked = {"marker": "o", "markersize": 3} if len(values) <= MARKED else {}
     return {"linewidth": 1.4, **marked}

@@ -20,13 +20,13 @@ DEFAULT = "lox.png"
 PATIENCE = 20.0  # seconds until a window must be there
 
 
-class Frame:
+class Plot:
     """What is shown at one time.
 
     Args:
         panels: The panels.
         title: What stands above them.
-        picture: What draws them, if somebody asks.
+        picture: Draws them, if somebody asks for the image.
     """
 
     def __init__(self, panels: Sequence[Panel], title: str, picture: Picture):
@@ -34,32 +34,35 @@ class Frame:
 
     @ft.cached_property
     def png(self) -> bytes:
+        """The image, which is drawn once for all outputs."""
         self._picture.draw(self.panels, self.title)
         file = io.BytesIO()
         self._picture.figure.savefig(file, format="png", dpi=100)
         return file.getvalue()
 
 
-class Outlet(Protocol):
+class PlotOutput(Protocol):
     """Somewhere to show curves. All of it is called on one thread."""
 
-    def show(self, frame: Frame) -> None: ...
+    def show(self, plot: Plot) -> None:
+        """Show this instead of what was shown before."""
+        ...
 
 
-def outlets(path: str | None, *, show: bool) -> list[Outlet]:
-    """Where to show curves: in the file, if there is a path, and wherever it can be seen.
+def plot_outputs(path: str | None, *, show: bool) -> list[PlotOutput]:
+    """Open where to show curves: the file, if there is a path, and wherever one sees them.
 
     Raises:
         OSError: If the file cannot be written.
     """
-    files: list[Outlet] = [] if path is None else [File(path)]
+    files: list[PlotOutput] = [] if path is None else [PNGFile(path)]
     screen = _screen() if show else None
     if screen is not None:
         return [*files, screen]
-    return files or [File(os.path.abspath(DEFAULT))]
+    return files or [PNGFile(os.path.abspath(DEFAULT))]
 
 
-class File:
+class PNGFile:
     """A PNG file, which is replaced as a whole."""
 
     def __init__(self, path: str):
@@ -69,9 +72,10 @@ class File:
         self._new.touch()
         self._new.unlink()
 
-    def show(self, frame: Frame) -> None:
+    def show(self, plot: Plot) -> None:
+        """Write the image beside the file, and put it in its place."""
         try:
-            self._new.write_bytes(frame.png)
+            self._new.write_bytes(plot.png)
             self._new.replace(self._path)
         finally:
             self._new.unlink(missing_ok=True)
@@ -85,10 +89,11 @@ class Notebook:
 
         self._handle: Any = display({"text/plain": ""}, raw=True, display_id=True)
 
-    def show(self, frame: Frame) -> None:
+    def show(self, plot: Plot) -> None:
+        """Replace the picture."""
         from IPython.display import Image
 
-        self._handle.update(Image(frame.png, format="png"))
+        self._handle.update(Image(plot.png, format="png"))
 
 
 class Window:
@@ -120,12 +125,13 @@ class Window:
             raise OSError("No window can be opened.")
         atexit.register(self._leave)
 
-    def show(self, frame: Frame) -> None:
+    def show(self, plot: Plot) -> None:
+        """Send the panels to the process of the window, which draws them."""
         pipe = self._process.stdin
         assert pipe is not None
         # The user may have closed the window.
         with contextlib.suppress(BrokenPipeError, ValueError):
-            pickle.dump((list(frame.panels), frame.title), pipe)
+            pickle.dump((list(plot.panels), plot.title), pipe)
             pipe.flush()
 
     def _leave(self) -> None:
@@ -134,7 +140,7 @@ class Window:
         self._process.returncode = 0
 
     def _answer(self) -> bytes:
-        """What the process says when it has a window. Nothing, if it takes too long."""
+        """Read what the process says when it has a window. Empty if it takes too long."""
         lines: list[bytes] = []
         pipe = self._process.stdout
         assert pipe is not None
@@ -144,8 +150,8 @@ class Window:
         return lines[0] if lines else b""
 
 
-def _screen() -> Outlet | None:
-    """A notebook, or else a window if there can be one."""
+def _screen() -> PlotOutput | None:
+    """Open a notebook's cell, or else a window if there can be one."""
     if _is_notebook():
         return Notebook()
     import matplotlib
@@ -168,7 +174,7 @@ def _is_notebook() -> bool:
 
 
 def _has_windows(backend: str | None) -> bool:
-    """Whether it is worth trying to open one."""
+    """Return whether it is worth trying to open one."""
     if backend is not None and not is_interactive(backend):
         return False
     is_custom = backend is not None and backend.startswith("module://")

@@ -3,9 +3,13 @@
 import pickle
 import sys
 import threading
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from lox_host.display.panels import Picture
+from lox_host.display.panels import Panel, Picture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 INTERVAL = 100  # milliseconds between two looks at what has come
 
@@ -18,50 +22,51 @@ def main() -> None:
     if not is_interactive(plt.get_backend()):
         return
     print("open", flush=True)
-    view = View(figure)
-    threading.Thread(target=view.read, daemon=True).start()
+    content = WindowContent(figure)
+    threading.Thread(target=content.read, daemon=True).start()
     timer = figure.canvas.new_timer(interval=INTERVAL)
-    timer.add_callback(view.refresh)
+    timer.add_callback(content.refresh)
     timer.start()
     plt.show()
 
 
 def is_interactive(backend: str) -> bool:
-    """Whether a backend of matplotlib opens windows."""
+    """Return whether a backend of matplotlib opens windows."""
     from matplotlib.backends import BackendFilter, backend_registry
 
     silent = backend_registry.list_builtin(BackendFilter.NON_INTERACTIVE)
     return backend.lower() not in silent
 
 
-class View:
-    """What the window shows. Frames come on one thread, and are drawn on the main one."""
+class WindowContent:
+    """What the window shows. Panels come on one thread, and are drawn on the main one."""
 
-    def __init__(self, figure: Any):
+    def __init__(self, figure: "Figure"):
         self._picture = Picture(figure)
-        self._frame: tuple | None = None
+        self._received: tuple[Sequence[Panel], str] | None = None
         self._title = "lox"
         self._has_ended = False
 
     def read(self) -> None:
-        """Take frames until there are no more. Of those that wait, the last counts."""
+        """Take panels until no more come. Of those that wait, the last count."""
         try:
             while True:
-                self._frame = pickle.load(sys.stdin.buffer)
+                self._received = pickle.load(sys.stdin.buffer)
         except (EOFError, pickle.UnpicklingError):
             self._has_ended = True
 
     def refresh(self) -> None:
-        ended, frame, self._frame = self._has_ended, self._frame, None
+        """Draw what has come since the last time."""
+        ended, received, self._received = self._has_ended, self._received, None
         figure = self._picture.figure
-        if frame is not None:
-            panels, title = frame
+        if received is not None:
+            panels, title = received
             self._picture.draw(panels, title)
             self._title = title or "lox"
             figure.canvas.draw_idle()
-        if frame is not None or ended:
+        if received is not None or ended:
             end = " (ended)" if ended else ""
-            figure.canvas.manager.set_window_title(self._title + end)
+            figure.canvas.manager.set_window_title(self._title + end)  # pyright: ignore[reportOptionalMemberAccess]
 
 
 if __name__ == "__main__":

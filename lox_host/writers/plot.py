@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from lox_host.display.live_curves import LiveCurves, key_list
 from lox_host.display.panels import Picture
-from lox_host.display.plot_outputs import Frame, Outlet, outlets
+from lox_host.display.plot_outputs import Plot, PlotOutput, plot_outputs
 from lox_host.extras import imported
 from lox_host.rows import Batch
 from lox_host.worker import scribe
@@ -42,15 +42,15 @@ class PlotWriter:
         self._most = max_panels
         self._curves = LiveCurves(key_list(keys), x, 1 << (points.bit_length() - 1))
         self._open: set[int] = set()
-        self._outlets: list[Outlet] = []
+        self._outputs: list[PlotOutput] = []
         self._picture = Picture(figure.Figure(layout="none"))
         self._later = Later(self)
         self._due = 0.0
         self._is_new = False
 
     def open(self, run: Run) -> None:
-        if not self._outlets:
-            self._outlets = outlets(self._path, show=self._show)
+        if not self._outputs:
+            self._outputs = plot_outputs(self._path, show=self._show)
         self._open.add(run.id)
 
     def write(self, batch: Batch) -> None:
@@ -77,9 +77,9 @@ class PlotWriter:
     def _refresh(self) -> None:
         start = time.monotonic()
         panels = self._curves.panels()
-        frame = Frame(panels[: self._most], self._titled(len(panels)), self._picture)
-        for outlet in self._outlets if panels else ():
-            outlet.show(frame)
+        plot = Plot(panels[: self._most], self._titled(len(panels)), self._picture)
+        for output in self._outputs if panels else ():
+            output.show(plot)
         self._is_new = False
         end = time.monotonic()
         self._due = end + max(self._every, (end - start) / SHARE)

@@ -15,7 +15,7 @@ import pytest
 
 import lox
 from lox.loggers import Batch, Block, Form, MultiLogger, PlotLogger, SaveLogger
-from lox_host.display import plot_outputs as _outlets
+from lox_host.display.plot_outputs import PNGFile
 from lox_host.writers.plot import PlotWriter
 from support.blocks import block, run, written
 from support.pictures import assert_picture
@@ -243,7 +243,7 @@ def test_it_is_drawn_while_a_program_runs(tmp_path):
 def test_it_is_drawn_at_most_so_often_and_at_last(tmp_path, monkeypatch):
     drawn = []
     now = time.monotonic
-    monkeypatch.setattr(_outlets.File, "show", lambda *_: drawn.append(now()))
+    monkeypatch.setattr(PNGFile, "show", lambda *_: drawn.append(now()))
     plots = PlotLogger(tmp_path / "curves.png", show=False, every=1.2)
     logger = MultiLogger(plots, SaveLogger(tmp_path))
     state = logger.init(0)
@@ -308,7 +308,7 @@ def test_a_window_is_drawn_by_a_process_of_its_own(backend, tmp_path):
     made = PlotWriter(tmp_path / "curves.png", title="Mine", every=0)
 
     written(made, block({"x": np.arange(3.0)}), block({"x": np.arange(3.0, 9)}))
-    _, window = made._outlets
+    _, window = made._outputs
     assert window._process.poll() is None
     window._leave()  # as at the end of the program
 
