@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax._src.interpreters import partial_eval as _pe
-from jax._src.sharding_impls import UnspecifiedValue
+from jax._src.interpreters.partial_eval import convert_constvars_jaxpr
 from jax.experimental.layout import Format
 from jax.extend import linear_util
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 from jax.extend.linear_util import WrappedFun
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from lox._jax.tracing import setting
 
@@ -26,7 +26,7 @@ def close(jaxpr: Any) -> ClosedJaxpr:
 
 def constants_as_inputs(jaxpr: Any) -> Any:
     """Return an open jaxpr that takes its constants as first inputs."""
-    return _pe.convert_constvars_jaxpr(jaxpr)
+    return convert_constvars_jaxpr(jaxpr)
 
 
 def scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
@@ -79,7 +79,7 @@ def jit_options(fun: Any) -> dict[str, Any]:
 
 def used_inputs(jaxpr: ClosedJaxpr) -> list[bool]:
     """Of which inputs the outputs of a program depend."""
-    return _pe.dce_jaxpr(jaxpr.jaxpr, [True] * len(jaxpr.out_avals))[1]
+    return dce_jaxpr(jaxpr.jaxpr, [True] * len(jaxpr.out_avals))[1]
 
 
 def key_name(dtype: Any) -> str:
@@ -140,7 +140,7 @@ def jit(fun: Callable, options: tuple[tuple[str, Any], ...]) -> Callable:
 
 def _formats(shardings: Sequence[Any], layouts: Sequence[Any]) -> tuple:
     """What `jax.jit` takes for shardings and layouts; None leaves it open."""
-    known = [None if isinstance(s, UnspecifiedValue) else s for s in shardings]
+    known = [s if isinstance(s, jax.sharding.Sharding) else None for s in shardings]
     pairs = zip(known, layouts, strict=True)
     return tuple(s if layout is None else Format(layout, s) for s, layout in pairs)
 

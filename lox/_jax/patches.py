@@ -40,6 +40,7 @@ class Patch:
         without: What happens to a program that logs, without the patch.
         change: What lox does about it.
         until: The first version of JAX that does not need the patch, if there is one.
+        issue: The number of an issue of JAX about it, where there is one.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Patch:
     change: str
     key: str | None = None
     until: Version | None = None
+    issue: int | None = None
 
     @property
     def is_needed(self) -> bool:
@@ -60,19 +62,21 @@ class Patch:
         target = self.target.replace(":", ".")
         return target if self.key is None else f"{target}[{self.key.split(':')[1]}]"
 
-    def apply(self, wrapper: Callable) -> None:
-        """Let `wrapper(original, *args, **params)` stand before the original function."""
+    def locate(self) -> tuple[Any, Any]:
+        """Find what holds the function, an object or a registry, and its name in there."""
         if self.key is not None:
-            registry, key = (
-                pkgutil.resolve_name(self.target),
-                pkgutil.resolve_name(self.key),
-            )
-            registry[key] = _wrapped(registry.get(key), wrapper)
-            return
+            return pkgutil.resolve_name(self.target), pkgutil.resolve_name(self.key)
         module, path = self.target.split(":")
         *owners, name = path.split(".")
-        owner = pkgutil.resolve_name(f"{module}:{'.'.join(owners)}")
-        setattr(owner, name, _wrapped(getattr(owner, name), wrapper))
+        return pkgutil.resolve_name(f"{module}:{'.'.join(owners)}"), name
+
+    def apply(self, wrapper: Callable) -> None:
+        """Let `wrapper(original, *args, **params)` stand before the original function."""
+        owner, name = self.locate()
+        if isinstance(owner, dict):
+            owner[name] = _wrapped(owner.get(name), wrapper)
+        else:
+            setattr(owner, name, _wrapped(getattr(owner, name), wrapper))
 
 
 def _wrapped(original: Callable | None, wrapper: Callable) -> Callable:
@@ -91,6 +95,7 @@ PATCHES = (
         without="Every branch runs for every example, so every example logs in all of "
         "them.",
         change="Gives the logs in a branch a mask that says which examples took it.",
+        issue=19314,
     ),
     Patch(
         name="while under vmap",
@@ -100,6 +105,7 @@ PATCHES = (
         "until then.",
         change="Gives the logs in the loop a mask that says which examples are still "
         "running.",
+        issue=20628,
     ),
     Patch(
         name="shard_map under vmap",
@@ -115,6 +121,7 @@ PATCHES = (
         without="JAX moves what stays the same in all iterations out of the loop, and a "
         "log of it then happens once.",
         change="Ties such logs to a counter that the loop carries.",
+        issue=16637,
     ),
     Patch(
         name="while under grad",
@@ -199,7 +206,7 @@ class Addition:
 
     what: str
     why: str
-    registries: tuple[str, ...] = ()
+    registries: tuple[str, ...]
 
 
 ADDITIONS = (
@@ -228,11 +235,16 @@ ADDITIONS = (
     Addition(
         what="A user context (`jax.make_user_context`)",
         why="JAX caches a function that was traced in silence apart from one that logs.",
-        registries=("jax._src.config:config._trace_context_names",),
+        registries=("jax._src.config:register_trace_context_callback",),
     ),
     Addition(
         what="Pytrees, and how `jax.export` writes them",
         why="Functions can take and return logs.",
+        registries=(
+            "jax._src.tree_util:_registry",
+            "jax._src.export._export:serialization_registry",
+            "jax._src.export._export:deserialization_registry",
+        ),
     ),
     Addition(
         what="The folder of lox, among those that JAX skips in tracebacks",

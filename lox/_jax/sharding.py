@@ -12,11 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src import (
     config as _config,
-    core as _core,
     dispatch as _dispatch,
     distributed as _distributed,
-    mesh as _mesh,
 )
+from jax.core import AbstractValue, ShapedArray
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, jaxpr_as_fun
 from jax.interpreters import mlir
 from jax.sharding import PartitionSpec as P
@@ -84,11 +83,11 @@ def lower_on_each(
     def on_each(*args):
         # The gathered copy is another value: the program's own keeps its sharding.
         copies = [jax.lax.optimization_barrier(x) for x in args]
-        with _mesh.use_abstract_mesh(_mesh.empty_abstract_mesh):
+        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
             return each(*copies)
 
     ins, outs = (
-        [_core.ShapedArray(aval.shape, aval.dtype) for aval in avals]
+        [ShapedArray(aval.shape, aval.dtype) for aval in avals]
         for avals in (context.avals_in, context.avals_out)
     )
     # Without the shardings that they have, which are over another mesh.
@@ -256,7 +255,7 @@ def pmap_as_shard_map(eqn: JaxprEqn, *args: Any) -> ClosedJaxpr:
 
 def varying(x: Any) -> frozenset[str]:
     """The axes of a mesh along which an array may differ from device to device."""
-    aval = x if isinstance(x, _core.AbstractValue) else jax.typeof(x)
+    aval = x if isinstance(x, AbstractValue) else jax.typeof(x)
     kind = getattr(aval, "mat", None)  # JAX >= 0.9
     return kind.varying if kind is not None else getattr(aval, "vma", frozenset())
 

@@ -14,12 +14,14 @@ import jax
 import jax.experimental
 import jax.numpy as jnp
 import numpy as np
-from jax._src import core as _core, literals as _literals, source_info_util as _source_info
+from jax._src import core as _core, literals as _literals
 from jax._src.debugging import DebugEffect as _DebugEffect
-from jax._src.interpreters import partial_eval as _pe
-from jax.core import eval_jaxpr
+from jax._src.interpreters.partial_eval import DynamicJaxprTrace
+from jax.core import Tracer, eval_jaxpr
 from jax.experimental.key_reuse import _core as _key_reuse
+from jax.extend import source_info_util
 from jax.extend.core import JaxprEqn, Literal, Primitive
+from jax.interpreters.partial_eval import DynamicJaxprTracer
 
 # Moved from `jax.experimental` in JAX 0.9.
 _enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64  # pyright: ignore[reportAttributeAccessIssue]
@@ -84,7 +86,7 @@ def evaluate(jaxpr: Any, eqns: list[JaxprEqn], outvars: list, env: dict) -> list
 def _can_restage(trace: Any, eqns: list[JaxprEqn], invars, env: dict) -> bool:
     """Whether the equations would be traced into just what they are already."""
     return (
-        isinstance(trace, _pe.DynamicJaxprTrace)
+        isinstance(trace, DynamicJaxprTrace)
         and not getattr(trace, "requires_low", False)
         and not any(eqn.effects for eqn in eqns)
         and all(jax.typeof(env[v]) == v.aval for v in invars)
@@ -101,13 +103,13 @@ def _restage(trace: Any, eqns: list[JaxprEqn], outvars: list, env: dict) -> list
 
     This is how JAX inlines a jitted function; it takes a fifth of the time.
     """
-    here = _source_info.current()
+    here = source_info_util.current()
     tracers = {v: trace.to_jaxpr_tracer(x, source_info=here) for v, x in env.items()}
     for eqn in eqns:
         info = eqn.source_info
         info = info.replace(name_stack=here.name_stack + info.name_stack)
         args = [
-            _pe.DynamicJaxprTracer(trace, atom.aval, atom, info)
+            DynamicJaxprTracer(trace, atom.aval, atom, info)
             if isinstance(atom, Literal)
             else tracers[atom]
             for atom in eqn.invars
@@ -127,14 +129,14 @@ _empty = jax.make_jaxpr(lambda: ())().jaxpr
 def at(eqn: JaxprEqn):
     """New equations belong to the source line, name stack and context of `eqn`."""
     info = eqn.source_info
-    stack = _source_info.current_name_stack() + info.name_stack
-    with _source_info.user_context(info.traceback, name_stack=stack), eqn.ctx.manager:
+    stack = source_info_util.current_name_stack() + info.name_stack
+    with source_info_util.user_context(info.traceback, name_stack=stack), eqn.ctx.manager:
         yield
 
 
 def where(eqn: JaxprEqn) -> str:
     """The user's line that made `eqn`."""
-    return _source_info.summarize(eqn.source_info) or "a line that is not known"
+    return source_info_util.summarize(eqn.source_info) or "a line that is not known"
 
 
 def unbatched(x: Any, size: int, axis: int) -> Any:
@@ -182,7 +184,7 @@ def differentiating() -> bool:
 def staged_program() -> Any:
     """What stands for the program that is being traced, to be run later. None: none."""
     trace = _core.trace_ctx.trace
-    while trace is not None and not isinstance(trace, _pe.DynamicJaxprTrace):
+    while trace is not None and not isinstance(trace, DynamicJaxprTrace):
         trace = getattr(trace, "parent_trace", None)
     return trace
 
@@ -191,14 +193,14 @@ def is_nested() -> bool:
     """Whether the program that is being traced is for a part of another one."""
     program = staged_program()
     trace = None if program is None else program.parent_trace
-    while trace is not None and not isinstance(trace, _pe.DynamicJaxprTrace):
+    while trace is not None and not isinstance(trace, DynamicJaxprTrace):
         trace = getattr(trace, "parent_trace", None)
     return trace is not None
 
 
 def is_current(x: Any) -> bool:
     """Whether `x` belongs to what is being traced now, not to something around."""
-    return isinstance(x, _core.Tracer) and x._trace is _core.trace_ctx.trace
+    return isinstance(x, Tracer) and x._trace is _core.trace_ctx.trace
 
 
 def staged_with(effect: Any) -> Iterator[tuple[Primitive, list]]:
@@ -216,7 +218,7 @@ def staged_with(effect: Any) -> Iterator[tuple[Primitive, list]]:
             yield (
                 eqn.primitive,
                 [
-                    _pe.DynamicJaxprTracer(program, v.aval, v, eqn.source_info, eqn)
+                    DynamicJaxprTracer(program, v.aval, v, eqn.source_info, eqn)
                     for v in eqn.outvars
                 ],
             )
