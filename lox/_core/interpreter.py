@@ -36,7 +36,7 @@ from lox._core.analysis import donates, last_uses, unsupported, variables
 from lox._core.handler import Handler
 from lox._core.record import emit_p, log_p
 from lox._core.rules.table import rules
-from lox._core.staging import Traced, trace
+from lox._core.staging import Program, Staged, Traced, stage_once, trace
 from lox._jax import equations, sharding, tracing
 from lox._logdict.logdict import logdict
 from lox._rows.merge import Entry, merge
@@ -56,7 +56,7 @@ class Interpreter(Generic[H]):
 
     handler: H
 
-    def __call__(self, jaxpr: ClosedJaxpr, *args: Any) -> tuple[list, logdict]:
+    def __call__(self, jaxpr: Program, *args: Any) -> tuple[list, logdict]:
         """Evaluate a program. Logs carry no derivatives.
 
         A derivative that is infinite would otherwise spoil the gradient of a loop, even
@@ -65,7 +65,7 @@ class Interpreter(Generic[H]):
         outs, logs = self._evaluate(jaxpr, *args)
         return outs, jax.tree.map(_constant, logs)
 
-    def iterate(self, jaxpr: ClosedJaxpr, *args: Any) -> tuple[list, logdict]:
+    def iterate(self, jaxpr: Program, *args: Any) -> tuple[list, logdict]:
         """Evaluate the body of a loop.
 
         An input that is logged as it is has no derivative to be afraid of, and JAX need
@@ -77,6 +77,14 @@ class Interpreter(Generic[H]):
             return x if any(x is given for given in args) else _constant(x)
 
         return outs, jax.tree.map(stop, logs)
+
+    def stage(self, jaxpr: Program, *args: Any) -> Staged:
+        """Evaluate a program into another one, once for each form of the handler."""
+        return stage_once(_evaluate, jaxpr, self, *args)
+
+    def stage_iteration(self, jaxpr: Program, *args: Any) -> Staged:
+        """Do the same with the body of a loop."""
+        return stage_once(_iterate, jaxpr, self, *args)
 
     def with_handler(self, handler: G) -> "Interpreter[G]":
         return Interpreter(handler)
@@ -94,7 +102,7 @@ class Interpreter(Generic[H]):
         with _context.captured() if self.handler.captures else contextlib.nullcontext():
             return trace(fun, *args, **kwargs)
 
-    def _evaluate(self, jaxpr: ClosedJaxpr, *args: Any) -> tuple[list, logdict]:
+    def _evaluate(self, jaxpr: Program, *args: Any) -> tuple[list, logdict]:
         jaxpr = equations.close(jaxpr)
         if not self.handler.concerns(jaxpr.jaxpr):
             return eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args), logdict()
@@ -208,6 +216,14 @@ class _Evaluation:
         x = tracing.array(self.env[atom])
         is_concrete = isinstance(x, jax.Array) and not isinstance(x, Tracer)
         return jnp.array(x, copy=True) if self.donates and is_concrete else x
+
+
+def _evaluate(jaxpr: Program, interpreter: Interpreter, *args: Any) -> tuple[list, logdict]:
+    return interpreter(jaxpr, *args)
+
+
+def _iterate(jaxpr: Program, interpreter: Interpreter, *args: Any) -> tuple[list, logdict]:
+    return interpreter.iterate(jaxpr, *args)
 
 
 def _constant(x: Any) -> Any:

@@ -2,15 +2,19 @@
 
 import dataclasses
 import functools as ft
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from jax.core import Tracer, eval_jaxpr
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from lox._core.record import is_array
 from lox._jax import sharding
+from lox._jax.equations import close
+
+Program = ClosedJaxpr | Jaxpr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,17 +29,45 @@ class Staged:
         jaxpr = self.jaxpr
         return self.output(eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *leaves))
 
+    def run(self) -> Any:
+        """Evaluate it with the inputs that it was staged for."""
+        return self(*self.leaves)
+
     def output(self, outs: Sequence[Any]) -> Any:
         return jax.tree.unflatten(jax.tree.structure(self.shape), outs)
 
 
 def stage(fun: Callable, *args: Any) -> Staged:
+    """Trace a function with arguments of this form."""
     jaxpr, shape = jax.make_jaxpr(fun, return_shape=True)(*args)
     return Staged(jaxpr, shape, jax.tree.leaves(args))
 
 
-def stage_program(interpreter, jaxpr, *args) -> Staged:
-    return stage(lambda interpreter, *args: interpreter(jaxpr, *args), interpreter, *args)
+def stage_once(fun: Callable, jaxpr: Program, *args: Any) -> Staged:
+    """Stage `fun(jaxpr, *args)`, or recall what became of it before.
+
+    A rule asks several times what a program logs: to find out what a loop must carry,
+    how many rows there are, and for the loop itself. If each question were a new
+    interpretation, one of a nest of loops would take time exponential in its depth.
+
+    JAX has a cache for this, that of `jit`. It goes by the function, the structure of the
+    arguments (so by the form of a handler), the types of all arrays in them, and whatever
+    else a trace depends on: the mesh, axis names, the user context. So there is one
+    jitted function for each program, kept as long as the program.
+    """
+    if any(isinstance(x, Tracer) for x in close(jaxpr).consts):
+        # They belong to the trace that we are in, and the result would, too.
+        return stage(lambda *args: fun(jaxpr, *args), *args)
+    functions = _functions.setdefault(jaxpr, {})
+    if fun not in functions:
+        reference = weakref.ref(jaxpr)  # or the function would keep its own key alive
+        functions[fun] = jax.jit(lambda *args: fun(reference(), *args))
+    traced = functions[fun].trace(*args)
+    return Staged(traced.jaxpr, traced.out_info, jax.tree.leaves(args))
+
+
+_functions: weakref.WeakKeyDictionary[Program, dict[Callable, Any]]
+_functions = weakref.WeakKeyDictionary()
 
 
 def alike(branches: Sequence[Staged], index: Any) -> Sequence[Staged]:

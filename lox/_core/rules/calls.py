@@ -9,7 +9,7 @@ import jax
 from jax.extend.core import JaxprEqn
 
 from lox._core.rules.table import rule_for
-from lox._core.staging import Staged, alike, stage, stage_program
+from lox._core.staging import Program, Staged, alike, stage, stage_once
 from lox._jax import equations
 from lox._logdict.logdict import logdict
 from lox._rows.merge import alternatives, fitted
@@ -48,13 +48,8 @@ def _call(interpreter, eqn, *args):
 
 @rule_for("cond")
 def _cond(interpreter, eqn, index, *args):
-    def run(branch, interpreter, *args):
-        outs, logs = interpreter(branch, *args)
-        # Also by a branch that does nothing with it.
-        return outs, logdict.of({**interpreter.handler.threaded(), **logs.rows()})
-
     branches = [
-        stage(ft.partial(run, b), interpreter, *args) for b in eqn.params["branches"]
+        stage_once(_branch, jaxpr, interpreter, *args) for jaxpr in eqn.params["branches"]
     ]
     each = [branch.shape[1].rows() for branch in branches]
     keys = dict.fromkeys(key for logs in each for key in logs)
@@ -73,6 +68,12 @@ def _cond(interpreter, eqn, index, *args):
     return branches[0].output(eqn.primitive.bind(index, *branches[0].leaves, **params))
 
 
+def _branch(jaxpr: Program, interpreter, *args) -> tuple[list, logdict]:
+    outs, logs = interpreter(jaxpr, *args)
+    # Also by a branch that does nothing with it.
+    return outs, logdict.of({**interpreter.handler.threaded(), **logs.rows()})
+
+
 def signature(rows: dict[str, Rows]) -> Any:
     leaves, treedef = jax.tree.flatten(logdict.of(rows))
     return treedef, [(leaf.shape, leaf.dtype) for leaf in leaves]
@@ -80,7 +81,7 @@ def signature(rows: dict[str, Rows]) -> Any:
 
 @rule_for("checkpoint", "remat", "remat2")
 def _remat(interpreter, eqn, *args):
-    staged = stage_program(interpreter, eqn.params["jaxpr"], *args)
+    staged = interpreter.stage(eqn.params["jaxpr"], *args)
     params = {**eqn.params, "jaxpr": equations.constants_as_inputs(staged.jaxpr.jaxpr)}
     operands = [*staged.jaxpr.consts, *staged.leaves]
     return staged.output(eqn.primitive.bind(*operands, **params))

@@ -20,10 +20,10 @@ from lox._core.interpreter import Interpreter
 from lox._core.rules.calls import signature
 from lox._core.rules.loops import collecting, in_sequence
 from lox._core.rules.table import rule_for
-from lox._core.staging import split, stage_program
+from lox._core.staging import Program, Staged, split, stage_once
 from lox._jax import sharding, tracing
 from lox._logdict.logdict import logdict
-from lox._rows.merge import fitted
+from lox._rows.merge import Entry, fitted
 from lox._rows.rows import per_example
 
 
@@ -44,8 +44,8 @@ def _custom_jvp(interpreter, eqn, *args):
             outs, tangents = jax.jvp(_original(eqn, args, live), inputs, tangents)
             return outs, [t for t in tangents if _is_differentiable(t)]
 
-        def itself(interpreter, args, tangents):
-            return interpreter(call, *args)[1]
+        def itself(interpreter, args, tangents) -> Staged:
+            return interpreter.stage(call, *args)
 
         given = [tangents[1 + i] for i in live]
         (outs, moving), logs = _settle(interpreter, original, itself, args, given)
@@ -75,8 +75,8 @@ def _custom_vjp(interpreter, eqn, *args):
         def original(args):
             return jax.vjp(_original(eqn, args, perturbed), *[args[i] for i in perturbed])
 
-        def itself(interpreter, args):
-            return interpreter(call, *args)[1]
+        def itself(interpreter, args) -> Staged:
+            return interpreter.stage(call, *args)
 
         (outs, pullback), logs = _settle(interpreter, original, itself, values)
         return (outs, logs), _Residual(pullback, perturbed)
@@ -115,8 +115,8 @@ def _custom_vmap(interpreter, eqn, *args):
         def original(*args):
             return jax.vmap(ft.partial(tracing.bind, eqn), axes, axis_size=size)(*args)
 
-        def itself(interpreter, *args):
-            return jax.vmap(ft.partial(interpreter, call), axes, axis_size=size)(*args)[1]
+        def itself(interpreter, *args) -> Staged:
+            return stage_once(_mapped(tuple(axes), size), call, interpreter, *args)
 
         adapt = ft.partial(per_example, size=size)
         inside = interpreter.with_handler(handler.batched(size))
@@ -126,17 +126,27 @@ def _custom_vmap(interpreter, eqn, *args):
     return fun(interpreter, *args)
 
 
+@ft.cache
+def _mapped(axes: tuple[int | None, ...], size: int) -> Callable:
+    """Return a function that evaluates a program for all examples of a batch."""
+
+    def evaluate(jaxpr: Program, interpreter: Interpreter, *args: Any):
+        return jax.vmap(ft.partial(interpreter, jaxpr), axes, axis_size=size)(*args)
+
+    return evaluate
+
+
 @rule_for("custom_linear_solve")
 def _custom_linear_solve(interpreter, eqn, *args):
     jaxprs, sizes = eqn.params["jaxprs"], eqn.params["const_lengths"]
     matvec, _, solve, transpose_solve, b = split(args, *sizes)
-    logs_of_solve = stage_program(interpreter, jaxprs.solve, *solve, *b).shape[1]
+    logs_of_solve = interpreter.stage(jaxprs.solve, *solve, *b).shape[1]
 
     def apply_matvec(x):
         return _forward(jaxprs.matvec, *matvec, *x)
 
     def apply_solve(_, b):
-        outs, logs = interpreter(jaxprs.solve, *solve, *b)
+        outs, logs = interpreter.stage(jaxprs.solve, *solve, *b).run()
         return outs[: len(b)], (outs[len(b) :], logs)
 
     def apply_transpose(_, b):
@@ -163,7 +173,8 @@ def _custom_root(interpreter, eqn, *args):
 
     def solve(interpreter_and_consts, guess):
         interpreter, consts = interpreter_and_consts
-        outs, logs = interpreter(root.solve_jaxpr, *jax.tree.leaves((consts, guess)))
+        given = jax.tree.leaves((consts, guess))
+        outs, logs = interpreter.stage(root.solve_jaxpr, *given).run()
         solution = jax.tree.unflatten(root.out_tree, outs)
         x, aux = solution if root.has_aux else (solution, ())
         return x, (aux, logs)
@@ -192,7 +203,11 @@ class _Residual:
 
 
 def _settle(
-    interpreter, rule: Callable, itself: Callable, *args, adapt: Callable = lambda x: x
+    interpreter: Interpreter,
+    rule: Callable,
+    itself: Callable[..., Staged],
+    *args: Any,
+    adapt: Callable = lambda x: x,
 ):
     """Run the rule of a custom function, and find the logs of the function in it.
 
@@ -203,7 +218,7 @@ def _settle(
     traced = interpreter.trace(rule, *args)
     looking = collecting(interpreter, capacity=1)
     expected = _entries(itself, looking, *args)
-    found = stage_program(looking, traced.jaxpr, *traced.args).shape[1].rows()
+    found = looking.stage(traced.jaxpr, *traced.args).shape[1].rows()
     found = {key: jax.eval_shape(adapt, rows) for key, rows in found.items()}
     same = {
         key
@@ -216,22 +231,24 @@ def _settle(
     missing = frozenset(expected) - same
     if missing:
         rest = interpreter.handler.after(logs.rows()).only(missing).quiet()
-        parts.append(itself(interpreter.with_handler(rest), *args))
+        parts.append(itself(interpreter.with_handler(rest), *args).run()[1])
     rows = in_sequence(*parts).rows()
     forms = _entries(itself, interpreter, *args)
     logs = logdict.of({key: fitted(rows.get(key), form) for key, form in forms.items()})
     return traced.output(outs), logs
 
 
-def _entries(itself: Callable, interpreter, *args: Any) -> dict[str, Any]:
-    """What a function logs, as abstract arrays."""
+def _entries(
+    itself: Callable[..., Staged], interpreter: Interpreter, *args: Any
+) -> dict[str, Entry]:
+    """Return what a function logs, as abstract arrays."""
     quiet = interpreter.with_handler(interpreter.handler.quiet())
-    return jax.eval_shape(ft.partial(itself, quiet), *args).rows()
+    return itself(quiet, *args).shape[1].rows()
 
 
 def _forward(jaxpr: ClosedJaxpr, *args: Any) -> list:
     """Evaluate a program whose records belong to the transformations around this place."""
-    return Interpreter(Forward())(jaxpr, *args)[0]
+    return Interpreter(Forward()).stage(jaxpr, *args).run()[0]
 
 
 def _forwarded(fun: Callable) -> Callable:

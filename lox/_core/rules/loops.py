@@ -1,4 +1,21 @@
-"""How loops run: what they log leaves them as rows, is carried along, or is delivered."""
+"""How logs leave loops: as rows, along the carry, or to the host every few iterations.
+
+One iteration is a program that logs something. What becomes of it in the loop as a whole:
+
+    rows of a `scan`         leave the loop as its outputs do, stacked: (length, ...)
+    reduced keys, tokens     go along the carry, combined with what is there
+    rows of a `while`        go along the carry in a ring of a fixed capacity
+
+So the carry of the loop depends on what an iteration logs, which is found out by staging
+the body. It is interpreted once: what has been staged is also what the new loop runs.
+
+    while carry: running(carry)          while (carry, state): running(carry)
+        carry = body(carry)       ->         carry, logs = staged body(carry)
+                                             state = gathering.add(state, logs)
+
+A handler may deliver every `size` iterations: the loop is then one of chunks, with a loop
+of `size` iterations inside, which collects and delivers nothing.
+"""
 
 import dataclasses
 import functools as ft
@@ -11,65 +28,15 @@ from jax.extend.core import JaxprEqn
 
 from lox._core.interpreter import Interpreter
 from lox._core.rules.table import rule_for
-from lox._core.staging import carry_predicate, split, stage, stage_program
+from lox._core.staging import Staged, carry_predicate, split, stage
 from lox._jax import equations
 from lox._logdict.logdict import logdict
 from lox._rows.loop_carry import Gathering
 from lox._rows.merge import is_handed_on, merge
 from lox._rows.rows import Rows
 
-
-@rule_for("scan")
-def _scan(interpreter, eqn, *args):
-    jaxpr, options = eqn.params["jaxpr"], equations.scan_options(eqn.params)
-    consts, init, xs = split(args, *equations.scan_sizes(eqn.params))
-
-    def step(interpreter, carry, x):
-        outs, logs = interpreter.iterate(jaxpr, *consts, *carry, *x)
-        carry, ys = split(outs, len(init))
-        return carry, ys, logs
-
-    body = Body(step, *split(jaxpr.in_avals[len(consts) :], len(init)))
-    length = eqn.params["length"]
-    form = step, body.carry, body.x
-    rows = lambda: rows_of(interpreter, *form)  # noqa: E731
-    size = interpreter.handler.chunk([jaxpr], rows, length) if length else None
-    run = scan if size is None else ft.partial(scan_in_chunks, size=size)
-    buffering = _buffering(interpreter, eqn, *form)
-    with equations.linear_as(eqn, args):
-        carry, ys, logs = run(buffering or interpreter, body, init, xs, length, options)
-    return [*carry, *ys], flushed(buffering, logs) if buffering else logs
-
-
-@rule_for("while")
-def _while(interpreter, eqn, *args):
-    sizes = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-    cond_consts, body_consts, init = split(args, *sizes)
-    cond, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
-
-    def ask(interpreter, consts, carry):
-        return interpreter(cond, *consts, *carry)[0][0]
-
-    def step(interpreter, consts, carry):
-        return interpreter(body, *consts, *carry)
-
-    form = step, body_consts, init
-    buffering = _buffering(interpreter, eqn, *form)
-    if buffering:
-        outs, logs = _while(buffering, eqn, *args)
-        return outs, flushed(buffering, logs)
-    size = interpreter.handler.chunk(
-        [cond, body], lambda: rows_of(interpreter, *form), None
-    )
-    if size is None and not stage_program(interpreter, cond, *cond_consts, *init).shape[1]:
-        return repeat(interpreter, eqn, ask, step, cond_consts, body_consts, init)
-    # The predicate is asked before the loop and in its body, where its logs can be carried.
-    (running,), first = interpreter(cond, *cond_consts, *init)
-    loop = eqn.replace(params=carry_predicate(eqn.params))
-    run = _while if size is None else ft.partial(repeat_in_chunks, size=size)
-    operands = [*cond_consts, *body_consts, running, *init]
-    outs, rest = run(interpreter.after(first.rows()), loop, *operands)
-    return outs[1:], in_sequence(first, rest)
+# `step(interpreter, carry, x)` returns the carry, the output and the logs.
+Step = Callable[[Interpreter, list, list], tuple[list, list, logdict]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,25 +44,96 @@ class Body:
     """One iteration of a `scan`.
 
     Attributes:
-        step: `step(interpreter, carry, x)` returns the carry, the output and the logs.
-        carry: The form of the carry, as abstract arrays.
-        x: The form of a slice.
+        step: Interprets the iteration.
+        prepare: `prepare(interpreter)` returns a step that has been interpreted, and what
+            it logs, as abstract arrays.
     """
 
-    step: Callable[..., tuple[list, list, logdict]]
-    carry: list
-    x: list
+    step: Step
+    prepare: Callable[[Interpreter], tuple[Step, logdict]]
+
+
+@rule_for("scan")
+def _scan(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
+    jaxpr, options = eqn.params["jaxpr"], equations.scan_options(eqn.params)
+    consts, init, xs = split(args, *equations.scan_sizes(eqn.params))
+    form = *consts, *jaxpr.in_avals[len(consts) :]
+
+    def in_parts(outs: list, logs: logdict) -> tuple[list, list, logdict]:
+        carry, ys = split(outs, len(init))
+        return carry, ys, logs
+
+    def step(interpreter: Interpreter, carry: list, x: list):
+        return in_parts(*interpreter.iterate(jaxpr, *consts, *carry, *x))
+
+    def prepare(interpreter: Interpreter) -> tuple[Step, logdict]:
+        staged = interpreter.stage_iteration(jaxpr, *form)
+
+        def step(interpreter: Interpreter, carry: list, x: list):
+            return in_parts(*staged(*jax.tree.leaves(interpreter), *consts, *carry, *x))
+
+        return step, staged.shape[1]
+
+    def logs(capacity: int | None) -> logdict:
+        inside = collecting(interpreter, capacity)
+        return inside.stage_iteration(jaxpr, *form).shape[1]
+
+    length = eqn.params["length"]
+    rows = lambda: _most_rows(logs(None))  # noqa: E731
+    size = interpreter.handler.chunk([jaxpr], rows, length) if length else None
+    run = scan if size is None else ft.partial(scan_in_chunks, size=size)
+    buffering = _buffering(interpreter, eqn, lambda: logs(1))
+    inside, body = buffering or interpreter, Body(step, prepare)
+    with equations.linear_as(eqn, args):
+        carry, ys, left = run(inside, body, init, xs, length, options)
+    return [*carry, *ys], flushed(buffering, left) if buffering else left
+
+
+@rule_for("while")
+def _while(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
+    sizes = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    cond_consts, body_consts, init = split(args, *sizes)
+    cond, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
+
+    def ask(interpreter: Interpreter, consts: list, carry: list) -> jax.Array:
+        return interpreter.stage(cond, *consts, *carry).run()[0][0]
+
+    def prepare(interpreter: Interpreter, consts: list, carry: list) -> Staged:
+        return interpreter.stage(body, *consts, *carry)
+
+    def logs(capacity: int | None) -> logdict:
+        return prepare(collecting(interpreter, capacity), body_consts, init).shape[1]
+
+    buffering = _buffering(interpreter, eqn, lambda: logs(1))
+    if buffering:
+        outs, left = _while(buffering, eqn, *args)
+        return outs, flushed(buffering, left)
+    rows = lambda: _most_rows(logs(None))  # noqa: E731
+    size = interpreter.handler.chunk([cond, body], rows, None)
+    predicate = interpreter.stage(cond, *cond_consts, *init)
+    if size is None and not predicate.shape[1]:
+        return repeat(interpreter, eqn, ask, prepare, cond_consts, body_consts, init)
+    # The predicate is asked before the loop and in its body, where its logs can be carried.
+    (running,), first = predicate.run()
+    loop = eqn.replace(params=carry_predicate(eqn.params))
+    run = _while if size is None else ft.partial(repeat_in_chunks, size=size)
+    operands = [*cond_consts, *body_consts, running, *init]
+    outs, rest = run(interpreter.after(first.rows()), loop, *operands)
+    return outs[1:], in_sequence(first, rest)
 
 
 def scan(
-    interpreter, body: Body, init: list, xs: list, length: int, options: dict[str, Any]
-):
-    """Run a `scan`; returns the carry, the outputs and the logs."""
+    interpreter: Interpreter,
+    body: Body,
+    init: list,
+    xs: list,
+    length: int,
+    options: dict[str, Any],
+) -> tuple[list, list, logdict]:
+    """Run a `scan`, and return the carry, the outputs and the logs."""
     step, gathering = body.step, Gathering(logdict(), {})
     if interpreter.handler.carries():
-        staged = stage(step, interpreter, body.carry, body.x)
-        step = lambda *args: staged(*jax.tree.leaves(args))  # noqa: E731
-        logs = staged.shape[2]
+        step, logs = body.prepare(interpreter)
         gathering = Gathering(logs, interpreter.handler.capacities(logs, length))
 
     def iterate(carry, x):
@@ -114,38 +152,38 @@ def scan(
     return carry, ys, logdict.of(_in_order(rows, gathering.logs))
 
 
-def rows_of(interpreter, step: Callable, *args: Any) -> int:
-    """How many rows of a key are collected in one step, at most."""
-    return _most_rows(logged(collecting(interpreter), step, *args))
-
-
-def logged(interpreter, step: Callable, *args: Any) -> logdict:
-    """What is collected in one step, as abstract arrays."""
-    return stage(step, interpreter, *args).shape[-1]
-
-
 def scan_in_chunks(
-    interpreter, body: Body, init, xs, length: int, options: dict[str, Any], size: int
-):
-    """The same, and deliver what has been collected every `size` iterations."""
+    interpreter: Interpreter,
+    body: Body,
+    init: list,
+    xs: list,
+    length: int,
+    options: dict[str, Any],
+    size: int,
+) -> tuple[list, list, logdict]:
+    """Run a `scan`, and deliver what has been collected every `size` iterations."""
     size = min(size, length)
     number, rest = divmod(length, size)
     # The rest comes last, which is in front if the loop runs backwards.
     start = rest if options["reverse"] else 0
+    # (length, ...) -> (number, size, ...)
     blocks = [
         x[start : start + number * size].reshape(number, size, *x.shape[1:]) for x in xs
     ]
+    block = [jax.eval_shape(lambda x: x[0], x) for x in blocks]
 
-    def chunk(size: int) -> Callable:
-        def step(interpreter, carry, xs):
+    def chunk(size: int) -> Step:
+        def step(interpreter: Interpreter, carry: list, xs: list):
             carry, ys, logs = scan(collecting(interpreter), body, carry, xs, size, options)
             return carry, ys, _delivered(interpreter, logs, size)
 
         return step
 
-    block = [jax.eval_shape(lambda x: x[0], x) for x in blocks]
-    outer = Body(chunk(size), body.carry, block)
-    unrolled_inside = {**options, "unroll": 1}
+    def prepare(interpreter: Interpreter) -> tuple[Step, logdict]:
+        staged = stage(chunk(size), interpreter, init, block)
+        return lambda *args: staged(*jax.tree.leaves(args)), staged.shape[2]
+
+    outer, unrolled_inside = Body(chunk(size), prepare), {**options, "unroll": 1}
     carry, ys, logs = scan(interpreter, outer, init, blocks, number, unrolled_inside)
     ys = [y.reshape(number * size, *y.shape[2:]) for y in ys]
     if not rest:
@@ -158,54 +196,38 @@ def scan_in_chunks(
     return carry, ys, in_sequence(logs, more)
 
 
-def collecting(interpreter: Interpreter, capacity: int | None = None) -> Interpreter:
-    """Return an interpreter that collects the same, and delivers nothing."""
-    return interpreter.with_handler(interpreter.handler.collecting(capacity))
-
-
-def _delivered(interpreter: Interpreter, logs: logdict, iterations: Any) -> logdict:
-    """Deliver what was collected in some iterations, and return what is left."""
-    parts = interpreter.handler.deliver([logs.rows()], iterations)
-    return logdict.of({key: own for part in parts for key, own in part.items()})
-
-
-def _buffering(
-    interpreter: Interpreter, eqn: JaxprEqn, step: Callable, *args: Any
-) -> Interpreter | None:
-    """Return an interpreter for a loop in which rows wait for others. None: they don't."""
-    handler = interpreter.handler.buffering(
-        eqn, lambda: logged(collecting(interpreter, 1), step, *args)
-    )
-    return None if handler is None else interpreter.with_handler(handler)
-
-
-def flushed(interpreter: Interpreter, logs: logdict) -> logdict:
-    """Send the rows that still wait after a loop, and return what is left of its logs."""
-    rows = logs.rows()
-    rest = interpreter.after(rows).handler.flush()
-    kept = {key: own for key, own in rows.items() if not is_handed_on(own)}
-    return in_sequence(logdict.of(kept), logdict.of(rest))
-
-
-def repeat(interpreter, eqn: JaxprEqn, ask: Callable, step: Callable, *args: list):
-    """Run a `while`; returns the carry and the logs.
+def repeat(
+    interpreter: Interpreter,
+    eqn: JaxprEqn,
+    ask: Callable[[Interpreter, list, list], jax.Array],
+    prepare: Callable[[Interpreter, list, list], Staged],
+    cond_consts: list,
+    body_consts: list,
+    init: list,
+) -> tuple[list, logdict]:
+    """Run a `while`, and return the carry and the logs.
 
     Args:
         interpreter: Evaluates what is inside.
         eqn: The equation whose parameters to use, but for the programs.
         ask: `ask(interpreter, cond_consts, carry)` returns the predicate.
-        step: `step(interpreter, body_consts, carry)` returns the carry and the logs.
-        *args: The constants of the predicate, those of the body, and the carry.
+        prepare: `prepare(interpreter, body_consts, carry)` returns the body, staged for
+            these arguments: it returns the carry and the logs.
+        cond_consts: The constants of the predicate.
+        body_consts: Those of the body.
+        init: The carry before the first iteration.
     """
-    cond_consts, body_consts, init = args
-    logs = stage(step, interpreter, body_consts, init).shape[1]
-    shape = stage(ask, interpreter, cond_consts, init).shape.shape
-    rooms = interpreter.handler.capacities(logs, None)
-    gathering = Gathering(logs, rooms, interpreter.handler.every(), shape)
+    step = prepare(interpreter, body_consts, init)
+    logs = step.shape[1]
+    # The predicate has an axis for each `vmap` whose examples finish one by one.
+    batch = eqn.params["cond_jaxpr"].out_avals[0].shape
+    capacities = interpreter.handler.capacities(logs, None)
+    gathering = Gathering(logs, capacities, interpreter.handler.every(), batch)
     start = gathering.start(interpreter.handler.threaded())
 
-    def run(interpreter, consts, carry, state):
-        carry, logs = step(interpreter.after(state[0]), consts, carry)
+    def run(interpreter: Interpreter, consts: list, carry: list, state: Any):
+        given = interpreter.after(state[0]), consts, carry
+        carry, logs = step(*jax.tree.leaves(given))
         return carry, gathering.add(state, logs)[0]
 
     extra = jax.tree.leaves(interpreter)
@@ -226,38 +248,66 @@ def repeat(interpreter, eqn: JaxprEqn, ask: Callable, step: Callable, *args: lis
     return outs, logdict.of(_in_order(gathered, logs))
 
 
-def repeat_in_chunks(interpreter, eqn: JaxprEqn, *args: Any, size: int):
-    """The same for one whose predicate is carried in front, delivered now and then."""
+def repeat_in_chunks(
+    interpreter: Interpreter, eqn: JaxprEqn, *args: Any, size: int
+) -> tuple[list, logdict]:
+    """Run a `while` whose predicate is carried in front, delivered now and then."""
     body = eqn.params["body_jaxpr"]
     consts, init = split(args, eqn.params["body_nconsts"])
-    room = size * rows_of(
-        interpreter, lambda interpreter, *args: interpreter(body, *args), *args
-    )
+    logs = collecting(interpreter).stage(body, *args).shape[1]
+    capacity = size * _most_rows(logs)
 
-    def ask_inside(interpreter, _, carry):
+    def ask_inside(interpreter: Interpreter, _, carry: list) -> jax.Array:
         i, running, *_ = carry
         return running & (i < size)
 
-    def step_inside(interpreter, consts, carry):
+    def step_inside(interpreter: Interpreter, consts: list, carry: list):
         i, *carry = carry
-        outs, logs = interpreter(body, *consts, *carry)
+        outs, logs = interpreter.stage(body, *consts, *carry).run()
         return [i + 1, *outs], logs
 
-    def step(interpreter, consts, carry):
+    def step(interpreter: Interpreter, consts: list, carry: list):
         start = jnp.zeros(carry[0].shape, jnp.int32)
-        inner = collecting(interpreter, capacity=room)
-        outs, logs = repeat(
-            inner, eqn, ask_inside, step_inside, [], consts, [start, *carry]
-        )
+        inner, init = collecting(interpreter, capacity), [start, *carry]
+        prepare = ft.partial(stage, step_inside)
+        outs, logs = repeat(inner, eqn, ask_inside, prepare, [], consts, init)
         return outs[1:], _delivered(interpreter, logs, outs[0].max())
 
-    return repeat(
-        interpreter, eqn, lambda interpreter, _, carry: carry[0], step, [], consts, init
-    )
+    def ask(interpreter: Interpreter, _, carry: list) -> jax.Array:
+        return carry[0]
+
+    return repeat(interpreter, eqn, ask, ft.partial(stage, step), [], consts, init)
+
+
+def collecting(interpreter: Interpreter, capacity: int | None = None) -> Interpreter:
+    """Return an interpreter that collects the same, and delivers nothing."""
+    return interpreter.with_handler(interpreter.handler.collecting(capacity))
+
+
+def _delivered(interpreter: Interpreter, logs: logdict, iterations: Any) -> logdict:
+    """Deliver what was collected in some iterations, and return what is left."""
+    parts = interpreter.handler.deliver([logs.rows()], iterations)
+    return logdict.of({key: own for part in parts for key, own in part.items()})
+
+
+def _buffering(
+    interpreter: Interpreter, eqn: JaxprEqn, logs: Callable[[], logdict]
+) -> Interpreter | None:
+    """Return an interpreter for a loop in which rows wait for others. None: they don't."""
+    handler = interpreter.handler.buffering(eqn, logs)
+    return None if handler is None else interpreter.with_handler(handler)
+
+
+def flushed(interpreter: Interpreter, logs: logdict) -> logdict:
+    """Send the rows that still wait after a loop, and return what is left of its logs."""
+    rows = logs.rows()
+    rest = interpreter.after(rows).handler.flush()
+    kept = {key: own for key, own in rows.items() if not is_handed_on(own)}
+    return in_sequence(logdict.of(kept), logdict.of(rest))
 
 
 def _most_rows(logs: logdict) -> int:
-    """How many rows there are of a key, at most."""
+    """Return how many rows there are of a key, at most."""
     rows = [own.length for own in logs.rows().values() if isinstance(own, Rows)]
     return max(rows, default=1)
 
