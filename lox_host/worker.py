@@ -1,140 +1,216 @@
-"""The one thread that writes, apart from the program and from JAX.
+"""Threads that make calls one after the other, apart from the program and from JAX.
 
-What reaches the host is put into a queue, and the program goes on. When the back ends are
-too slow, and the queue is full, the program waits: nothing is dropped.
+                  submit                     one after the other
+    the program --------> queue, bounded ---------------------------> a callback, a back end
+                  waits only                          ^
+                  if it is full                       | call_later: what is to be flushed
+
+lox has two: one makes the callbacks of `lox.tap`, the other calls the back ends of loggers.
+What was submitted is never dropped. When the calls are too slow, and the queue is full, the
+program waits.
 """
 
+import contextlib
 import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from typing import Any, Protocol
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import TypeVar
 
-# What may wait in the queue before the program has to.
-CALLS = 10_000
-BYTES = 64 * 2**20
-# How long what was logged may wait before it is written.
-DELAY = 0.5
-# How long calls gather before they are made, unless somebody waits or there are many: to
-# change threads costs the program more than the calls do.
-PAUSE = 0.1
+T = TypeVar("T")
+Call = Callable[[], object]
 
-
-class Flushes(Protocol):
-    """What has something to be written from time to time."""
-
-    def flush(self) -> None: ...
+# The size below which what is submitted does not count for the bytes: a lock would cost
+# more than the call, and the number of calls bounds their bytes, too.
+SMALL = 2**10
 
 
-class Scribe:
-    """Makes calls one by one, on a thread of its own, and flushes from time to time."""
+class Worker:
+    """Makes calls one after the other, on a thread of its own.
 
-    def __init__(self):
-        self._queue: queue.SimpleQueue = queue.SimpleQueue()
-        self._room = threading.Condition()
-        self._waiting = 0
+    All methods may be called on any thread, but for `call_later` and `flush`.
+
+    Args:
+        name: What the thread is called.
+        max_calls: How many calls may wait in the queue before those who submit do.
+        max_bytes: How many bytes may wait there.
+        pause: How many seconds calls gather, unless somebody waits or the queue is half
+            full: to change threads costs the program more than the calls do.
+        patience: How many seconds somebody waits for room in the queue at most.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        max_calls: int,
+        max_bytes: int = 64 * 2**20,
+        pause: float,
+        patience: float = float("inf"),
+    ):
+        self.name, self.pause, self.patience = name, pause, patience
+        self.max_calls, self.max_bytes = max_calls, max_bytes
+        self._begin_anew()
+        _workers.add(self)
+
+    def _begin_anew(self) -> None:
+        self._queue: queue.SimpleQueue[tuple[Call, int]] = queue.SimpleQueue()
+        self._waiting_bytes = 0
+        self._lock = threading.Lock()
         self._hurry = threading.Event()
         self._thread: threading.Thread | None = None
-        self._due: dict[Flushes, float] = {}
-
-    def send(self, call: Callable[[], object], nbytes: int = 0) -> None:
-        """Have something called soon. Waits while the queue is full."""
-        if self._is_here():
-            call()
-            return
-        with self._room:
-            self._room.wait_for(lambda: not self._is_full())
-            self._waiting += nbytes
-        self._queue.put((call, nbytes))
-        if self._is_full(share=0.5):
-            self._hurry.set()
-
-    def run(self, call: Callable[[], Any]) -> Any:
-        """Call something after all that was sent, and return or raise what it does."""
-        if self._is_here():
-            return call()
-        done, outcome = threading.Event(), []
-
-        def attempt():
-            try:
-                outcome.append((call(), None))
-            except BaseException as error:
-                outcome.append((None, error))
-            done.set()
-
-        self._queue.put((attempt, 0))
-        self._hurry.set()
-        done.wait()
-        result, error = outcome[0]
-        if error is not None:
-            raise error
-        return result
-
-    def flush_soon(self, what: Flushes, delay: float = DELAY) -> None:
-        """Flush this within so many seconds. For calls on the thread itself."""
-        self._due.setdefault(what, time.monotonic() + delay)
-
-    def flush(self, until: float = float("inf")) -> None:
-        """Flush what is due until then. For calls on the thread itself."""
-        for what in [what for what, due in self._due.items() if due <= until]:
-            self._due.pop(what, None)
-            what.flush()
+        self._is_stopping = self._is_unbounded = False
+        self._due: dict[Call, float] = {}
 
     def start(self) -> None:
-        with self._room:
+        """Start the thread, if there is none. Python refuses while the process ends."""
+        with self._lock:
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="lox-writer", daemon=True)
-                self._thread = thread
+                thread = threading.Thread(target=self._work, name=self.name, daemon=True)
                 thread.start()
+                self._thread = thread
 
     def stop(self) -> None:
-        """End the thread, after all that was sent. What comes later is called at once."""
+        """End the thread, after all that was submitted and all that is to be flushed."""
         thread, self._thread = self._thread, None
-        if thread is not None:
-            self._queue.put((None, 0))
+        self._is_stopping = thread is not None
+        while thread is not None and thread.is_alive():
+            # Once more if another thread, in `run`, took what was to wake this one.
+            self._queue.put((_nothing, 0))
             self._hurry.set()
-            thread.join()
+            thread.join(0.1)
+        self._is_stopping = False
 
-    def forget(self) -> None:
-        """Begin anew in a process that has no such thread."""
-        self.__init__()
+    def is_running(self) -> bool:
+        return self._thread is not None
 
-    def _is_here(self) -> bool:
-        return self._thread in (None, threading.current_thread())
+    def is_current(self) -> bool:
+        """Whether this is called on the worker's thread."""
+        return current_worker() is self
 
-    def _is_full(self, share: float = 1) -> bool:
-        return self._queue.qsize() >= share * CALLS or self._waiting >= share * BYTES
+    def submit(self, call: Call, nbytes: int = 0) -> None:
+        """Have something called soon. This waits while the queue is full.
 
-    def _run(self) -> None:
-        while True:
+        What the call raises is printed. Without a thread, it waits for the next `run`.
+        """
+        if self._is_filled(0.5):
+            self._hurry.set()
+            self._wait_for_room()
+        self._count(nbytes)
+        self._queue.put((call, nbytes))
+
+    def run(self, call: Callable[[], T]) -> T:
+        """Make a call after all that was submitted, and return or raise what it does."""
+        if self.is_current():
+            return call()
+        if self._thread is None:
+            while not self._queue.empty():
+                self._make(*self._queue.get())
+            return call()
+        future: Future[T] = Future()
+        self._queue.put((lambda: _fulfil(future, call), 0))
+        self._hurry.set()
+        return future.result()
+
+    def wait(self) -> None:
+        """Return when all that was submitted so far is done."""
+        self.run(_nothing)
+
+    @contextlib.contextmanager
+    def unbounded(self) -> Iterator[None]:
+        """Let nobody wait for room, while the worker's thread itself waits for them."""
+        self._is_unbounded = True
+        try:
+            yield
+        finally:
+            self._is_unbounded = False
+
+    def call_later(self, call: Call, delay: float) -> None:
+        """Make a call within so many seconds: once, however often this is asked for."""
+        self._due.setdefault(call, time.monotonic() + delay)
+
+    def flush(self, until: float = float("inf")) -> None:
+        """Make the calls now that are due until then."""
+        for call in [call for call, due in self._due.items() if due <= until]:
+            self._due.pop(call, None)
+            call()
+
+    def _is_filled(self, share: float) -> bool:
+        """Whether so much of the queue is taken."""
+        is_filled = (
+            self._queue.qsize() >= share * self.max_calls
+            or self._waiting_bytes >= share * self.max_bytes
+        )
+        return is_filled and not self._is_unbounded
+
+    def _wait_for_room(self) -> None:
+        deadline = time.monotonic() + self.patience
+        # This asks again and again: to be told after each call would cost more.
+        while self._is_filled(1) and self._thread is not None and not self.is_current():
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(0.001)
+
+    def _count(self, nbytes: int) -> None:
+        if abs(nbytes) >= SMALL:
+            with self._lock:
+                self._waiting_bytes += nbytes
+
+    def _work(self) -> None:
+        _thread_local.worker = self
+        while not (self._is_stopping and self._queue.empty()):
             try:
-                call, nbytes = self._queue.get(timeout=self._wait())
+                call, nbytes = self._queue.get(timeout=self._seconds_until_due())
             except queue.Empty:
                 call, nbytes = _nothing, 0
-            if call is None:
-                self.flush()
-                return
-            try:
-                call()
-                self.flush(time.monotonic())
-            except BaseException:
-                # Nobody waits for it here, and the thread must go on.
-                traceback.print_exc()
-            with self._room:
-                self._waiting -= nbytes
-                self._room.notify_all()
-            if self._queue.empty():
-                self._hurry.wait(PAUSE)
+            self._make(call, nbytes)
+            if self._due:
+                self._make(lambda: self.flush(time.monotonic()), 0)
+            if self._queue.empty() and not self._is_stopping:
+                self._hurry.wait(self.pause)
                 self._hurry.clear()
+        self._make(self.flush, 0)
 
-    def _wait(self) -> float | None:
-        """How many seconds there are until something is to be flushed."""
+    def _make(self, call: Call, nbytes: int) -> None:
+        try:
+            call()
+        except BaseException:
+            # Nobody waits for it, and the thread must go on.
+            traceback.print_exc()
+        self._count(-nbytes)
+
+    def _seconds_until_due(self) -> float | None:
         return max(0.0, min(self._due.values()) - time.monotonic()) if self._due else None
+
+
+def current_worker() -> Worker | None:
+    """Return the worker on whose thread this is called."""
+    return getattr(_thread_local, "worker", None)
+
+
+def forget_threads() -> None:
+    """Begin anew in a forked process, which has none of the threads of its parent."""
+    _thread_local.worker = None
+    for worker in list(_workers):
+        worker._begin_anew()
+
+
+def _fulfil(future: Future[T], call: Callable[[], T]) -> None:
+    try:
+        future.set_result(call())
+    except BaseException as error:
+        future.set_exception(error)
 
 
 def _nothing() -> None:
     pass
 
 
-scribe = Scribe()
+_thread_local = threading.local()
+_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+# Calls the back ends of all loggers: trackers want one thread to call them.
+writer_thread = Worker("lox-writer", max_calls=10_000, pause=0.1)

@@ -34,7 +34,10 @@ def export(path: str | os.PathLike, to: BaseLogger | Writer, *, key: Any = None)
         loss
         0.5
     """
-    writers = to._desk.writers if isinstance(to, BaseLogger) else [_checked(to)]
+    if isinstance(to, BaseLogger):
+        writers = [back_end.writer for back_end in to._host.back_ends]
+    else:
+        writers = [_checked(to)]
     words = None if key is None else tuple(key_words(key).tolist())
     found = [of_session(now, _ids(now, words)) for now in snapshots(existing(path))]
     if not any(runs for runs, _ in found):

@@ -17,7 +17,7 @@ from lox._jax import sharding
 from lox._logdict.logdict import logdict
 from lox._rows.rows import key_data, without_keys
 from lox._runs.to_blocks import Impls, blocks, by_lane, impls_of
-from lox._stream.callbacks import awaited, courier
+from lox._stream.callbacks import awaited, call_soon, callback_thread
 from lox._stream.emit import emit, last_token
 from lox._stream.packet import Parcel
 from lox_host.store.folder import begun, check_mode
@@ -56,7 +56,7 @@ def save(
     if all(map(_is_here, jax.tree.leaves(record))):
         saving.save(jax.tree.map(np.asarray, record))
     else:
-        courier.start()
+        callback_thread.start()
         awaited(lambda: emit([record], saving, last_token()), saving)()
 
 
@@ -81,7 +81,7 @@ class Saving:
     impls: tuple[tuple[str, Impls], ...]
 
     def __call__(self, parcel: Parcel) -> None:
-        courier.send(self, self._take, parcel)
+        call_soon(self, self._take, parcel)
 
     def __str__(self) -> str:
         return "`lox.save`"

@@ -11,40 +11,40 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from lox._jax import host_call, sharding
-from lox._runs.process_exit import end_before_others
 from lox._stream.emit import callers_among, last_token
-from lox_host.run_registry import BaseDesk
+from lox_host.host_logger import HostLogger
+from lox_host.process_exit import end_runs_first
 
 init_p = Primitive("lox_init")
 
 
-def number_of_run(desk: BaseDesk, key: Any) -> jax.Array:
+def number_of_run(logger: HostLogger, key: Any) -> jax.Array:
     """The number of the run with this key, an array of words. It is begun if it is new.
 
     That comes after the host calls that the program has made before.
     """
-    return init_p.bind(last_token(), key, desk=desk)
+    return init_p.bind(last_token(), key, logger=logger)
 
 
 @init_p.def_abstract_eval
-def _abstract_eval(token, key, *, desk):
+def _abstract_eval(token, key, *, logger):
     return ShapedArray(key.shape[:-1], np.dtype(np.int32))
 
 
 @init_p.def_impl
-def _impl(token, key, *, desk):
+def _impl(token, key, *, logger):
     if not (sharding.is_here(key) or key.is_fully_replicated):
-        return jax.jit(ft.partial(init_p.bind, desk=desk))(token, key)
-    return jnp.asarray(_opened(desk, key))
+        return jax.jit(ft.partial(init_p.bind, logger=logger))(token, key)
+    return jnp.asarray(_opened(logger, key))
 
 
-def _batch(args, axes, *, desk):
+def _batch(args, axes, *, logger):
     (token, key), (_, axis) = args, axes
-    return init_p.bind(token, jnp.moveaxis(key, axis, 0), desk=desk), 0
+    return init_p.bind(token, jnp.moveaxis(key, axis, 0), logger=logger), 0
 
 
 def _lowering(host_result: Any) -> Any:
-    def lower(context, *args, desk):
+    def lower(context, *args, logger):
         devices = sharding.partitioned_over(context)
         callers = callers_among(devices, everywhere=True)
 
@@ -52,7 +52,7 @@ def _lowering(host_result: Any) -> Any:
             form = jax.ShapeDtypeStruct(key.shape[:-1], np.dtype(np.int32))
 
             def call():
-                return host_result(lambda _, key: _opened(desk, key), form, token, key)
+                return host_result(lambda _, key: _opened(logger, key), form, token, key)
 
             if not callers:
                 return [call()]
@@ -68,11 +68,11 @@ def _lowering(host_result: Any) -> Any:
     return lower
 
 
-def _opened(desk: BaseDesk, key: Any) -> np.ndarray:
+def _opened(logger: HostLogger, key: Any) -> np.ndarray:
     key = np.asarray(key)
     rows = key.reshape(-1, key.shape[-1])
-    ids = desk.open(rows, jax.process_index(), sharding.agreed)
-    end_before_others()
+    ids = logger.open_runs(rows, jax.process_index(), sharding.agreed)
+    end_runs_first()
     return ids.reshape(key.shape[:-1])
 
 

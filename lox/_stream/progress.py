@@ -20,7 +20,7 @@ from lox._core.transform import transformed
 from lox._jax import equations, sharding
 from lox._rows.merge import Entry
 from lox._rows.rows import static
-from lox._stream.callbacks import awaited, courier
+from lox._stream.callbacks import awaited, call_soon, callback_thread
 from lox._stream.emit import emit
 from lox._stream.packet import Parcel
 from lox._stream.token import chained, follow, new_token
@@ -54,7 +54,7 @@ def progress(fun: Callable, *, title: str | None = None) -> Callable:
     """
     check_function("lox.progress", fun)
     name: str = getattr(fun, "__name__", "progress") if title is None else title
-    courier.start()
+    callback_thread.start()
     return awaited(transformed(fun, ft.partial(_count, name), name))
 
 
@@ -131,7 +131,7 @@ class Display:
     bar: Bar
 
     def __call__(self, parcel: Parcel) -> None:
-        courier.send(self, self._move, parcel)
+        call_soon(self, self._move, parcel)
 
     def _move(self, parcel: Parcel) -> None:
         for record in parcel.records():

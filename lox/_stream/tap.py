@@ -15,7 +15,7 @@ from lox._core.log import check_function
 from lox._core.options import check_positive, check_prefix, listening, selection
 from lox._core.transform import transformed
 from lox._logdict.logdict import logdict
-from lox._stream.callbacks import awaited, courier
+from lox._stream.callbacks import awaited, call_soon, callback_thread
 from lox._stream.decode import unpacked
 from lox._stream.default_print import print_logs
 from lox._stream.emit import last_token
@@ -85,7 +85,7 @@ def tap(
     if not callable(callback):
         raise TypeError(f"The callback of `lox.tap` is {callback!r}, not a function.")
     check_prefix(prefix)
-    courier.start()
+    callback_thread.start()
     listener = Listener(_identified(callback), prefix, process)
     return awaited(tapped(fun, listener, argnames, tags, interval, batch), listener)
 
@@ -93,7 +93,7 @@ def tap(
 class Listens(Protocol):
     """Takes parcels on threads of JAX. It can be hashed: programs are kept by it."""
 
-    def __call__(self, parcel: Parcel) -> None: ...
+    def __call__(self, packet: Parcel, /) -> None: ...
 
     def told(self, jaxpr: Any, interval: int | None) -> Callable[[Parcel], None]:
         """What takes the parcels of this program."""
@@ -153,7 +153,7 @@ class Listener:
         return self
 
     def __call__(self, parcel: Parcel) -> None:
-        courier.send(self, self._deliver, parcel)
+        call_soon(self, self._deliver, parcel)
 
     def _deliver(self, parcel: Parcel) -> None:
         for logs in unpacked(parcel, self.prefix):

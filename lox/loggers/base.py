@@ -19,13 +19,14 @@ from lox._jax import tracing
 from lox._logdict.logdict import logdict
 from lox._rows.reductions import Reduction
 from lox._rows.rows import key_data, without_keys
+from lox._runs.logger_callbacks import FinishRuns, WriteRows
 from lox._runs.open_run import number_of_run
-from lox._runs.process_exit import write_at_sigterm
-from lox._runs.sink import Sink
 from lox._stream.emit import emit, last_token
 from lox._stream.packet import Parcel
 from lox._stream.tap import tapped
-from lox_host.run_registry import BaseDesk, Desk, OnError
+from lox_host.host_logger import HostLogger
+from lox_host.process_exit import write_at_sigterm
+from lox_host.write_buffer import OnError
 from lox_host.writer import Writer
 
 
@@ -44,8 +45,8 @@ class LoggerState:
 class BaseLogger:
     """What all loggers have in common; see `Logger`."""
 
-    def __init__(self, desk: BaseDesk):
-        self._desk = desk
+    def __init__(self, host: HostLogger):
+        self._host = host
         self._ends_later = False
 
     def init(self, key: Any) -> LoggerState:
@@ -61,7 +62,7 @@ class BaseLogger:
             The state to be handed to the other methods.
         """
         self._catch_up()
-        return LoggerState(number_of_run(self._desk, _words(key)))
+        return LoggerState(number_of_run(self._host, _words(key)))
 
     def spool(
         self,
@@ -113,8 +114,8 @@ class BaseLogger:
         check_function("logger.tap", fun)
         check_prefix(prefix)
         self._check(state)
-        sink = Sink(self._desk, prefix)
-        call = tapped(fun, sink, argnames, tags, interval, batch, state.run)
+        write = WriteRows(self._host, prefix)
+        call = tapped(fun, write, argnames, tags, interval, batch, state.run)
 
         @ft.wraps(fun)
         def logged(*args, **kwargs):
@@ -122,7 +123,7 @@ class BaseLogger:
                 out = call(*args, **kwargs)
             except Exception:
                 # What stopped the program, instead of what JAX says of it.
-                self._desk.check()
+                self._host.check()
                 raise
             _hand_on(state)
             return out
@@ -143,7 +144,7 @@ class BaseLogger:
         rows = loggable(logs, steps).rows()
         if rows:
             plain = {key: without_keys(own) for key, own in rows.items()}
-            _send(Sink(self._desk).of(rows), logdict.of(plain), state)
+            _send(WriteRows(self._host).of(rows), logdict.of(plain), state)
 
     def finish(self, state: LoggerState) -> None:
         """End the run: all that was logged to it is written, and it is closed.
@@ -158,7 +159,7 @@ class BaseLogger:
         inside = any(primitive is not emit_p for primitive, _ in calls)
         later = inside or tracing.is_nested()
         self._ends_later |= later
-        _send(Finish(self._desk, later), logdict(), state)
+        _send(FinishRuns(self._host, later), logdict(), state)
 
     def __enter__(self):
         return self
@@ -169,13 +170,13 @@ class BaseLogger:
             contextlib.suppress(*(() if kind is None else (Exception,))),
             _after_programs(),
         ):
-            self._desk.finish_all()
+            self._host.finish_all()
 
     def _catch_up(self) -> None:
         """Outside of programs, have those runs ended that programs are ending."""
         if self._ends_later and tracing.staged_program() is None:
             jax.effects_barrier()
-            self._desk.finish_now()
+            self._host.finish_ending()
 
     def _check(self, state: LoggerState) -> None:
         _check_kind(state)
@@ -186,7 +187,7 @@ class BaseLogger:
             )
         self._catch_up()
         if not isinstance(state.run, Tracer):
-            self._desk.check_ids(np.asarray(state.run).reshape(-1))
+            self._host.check_ids(np.asarray(state.run).reshape(-1))
 
 
 class Logger(BaseLogger):
@@ -214,35 +215,17 @@ class Logger(BaseLogger):
         every: float = 0.5,
     ):
         name = type(self).__name__
-        super().__init__(Desk(name, writer, config, on_error, all_processes, every))
+        super().__init__(
+            HostLogger(
+                name,
+                writer,
+                config=config,
+                on_error=on_error,
+                all_processes=all_processes,
+                every=every,
+            )
+        )
         write_at_sigterm()
-
-
-@dataclasses.dataclass(frozen=True)
-class Finish:
-    """Ends runs on the host.
-
-    Attributes:
-        desk: Where they are known.
-        later: Whether something that was logged before may arrive after: the order of host
-            calls inside and outside of a nested function is not known.
-    """
-
-    desk: BaseDesk
-    later: bool
-
-    # All processes know the run, also those that do not write it.
-    everywhere = True
-
-    def __call__(self, parcel: Parcel) -> None:
-        for record in parcel.records():
-            _, run = record.values
-            valid = True if record.valid is None else record.valid
-            ids = run[np.broadcast_to(valid, run.shape)].tolist()
-            if self.later or not parcel.contents.stoppable:
-                self.desk.finish_later(ids)
-            else:
-                self.desk.finish(ids)
 
 
 def _send(callback: Callable[[Parcel], None], logs: logdict, state: LoggerState) -> None:

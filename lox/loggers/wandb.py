@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lox.loggers.base import Logger
-from lox_host.run_registry import OnError
+from lox_host.write_buffer import OnError
 from lox_host.writers.wandb import WandbWriter
 
 

@@ -11,7 +11,7 @@ from lox_host.display.panels import Picture
 from lox_host.display.plot_outputs import Plot, PlotOutput, plot_outputs
 from lox_host.extras import imported
 from lox_host.rows import Batch
-from lox_host.worker import scribe
+from lox_host.worker import current_worker
 from lox_host.writer import Run
 
 SHARE = 0.1  # of the time that may be spent on drawing
@@ -44,7 +44,6 @@ class PlotWriter:
         self._open: set[int] = set()
         self._outputs: list[PlotOutput] = []
         self._picture = Picture(figure.Figure(layout="none"))
-        self._later = Later(self)
         self._due = 0.0
         self._is_new = False
 
@@ -61,10 +60,10 @@ class PlotWriter:
     def flush(self) -> None:
         """Draw what is new, if it is time, or else as soon as it is."""
         wait = self._due - time.monotonic()
-        if self._is_new and wait > 0:
-            scribe.flush_soon(self._later, wait)
-        elif self._is_new:
+        if self._is_new and wait <= 0:
             self._refresh()
+        elif self._is_new and (worker := current_worker()) is not None:
+            worker.call_later(self._flush_quietly, wait)
 
     def close(self, run: Run) -> None:
         self._open.discard(run.id)
@@ -73,6 +72,11 @@ class PlotWriter:
         self._refresh()
         if missing := self._curves.missing():
             warnings.warn(f"PlotLogger: {missing}", UserWarning, stacklevel=2)
+
+    def _flush_quietly(self) -> None:
+        # What this raises, the next one will, where the buffer sees it.
+        with contextlib.suppress(Exception):
+            self.flush()
 
     def _refresh(self) -> None:
         start = time.monotonic()
@@ -88,14 +92,3 @@ class PlotWriter:
         if count <= self._most:
             return self._title
         return f"{self._title} ({self._most} of {count} keys)".strip()
-
-
-class Later:
-    """A refresh that waits for its time. What it raises, the next one will."""
-
-    def __init__(self, writer: PlotWriter):
-        self._writer = writer
-
-    def flush(self) -> None:
-        with contextlib.suppress(Exception):
-            self._writer.flush()

@@ -9,7 +9,7 @@ import numpy as np
 from lox_host.rows import Batch, Block
 from lox_host.store.reader import Snapshot, Stale, snapshot
 from lox_host.store.recorded import recorded, run_of, taken
-from lox_host.worker import scribe
+from lox_host.worker import writer_thread
 from lox_host.writer import Run, Writer
 
 # How many rows a writer is given at once.
@@ -22,10 +22,10 @@ Recorded = tuple[list[Run], list[Block]]
 def forward(found: Iterable[Recorded], writers: Sequence[Writer]) -> None:
     """Give what was recorded to writers."""
     # Trackers want one thread to call them, which is that of all loggers.
-    scribe.start()
+    writer_thread.start()
     for runs, blocks in found:
         for writer in writers:
-            scribe.run(ft.partial(_send, writer, runs, blocks))
+            writer_thread.run(ft.partial(_send, writer, runs, blocks))
 
 
 def _send(writer: Writer, runs: Sequence[Run], blocks: Sequence[Block]) -> None:

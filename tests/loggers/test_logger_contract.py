@@ -98,9 +98,9 @@ def plot(path: Path) -> PlotLogger:
 
 def read_plot(path: Path, key) -> list[Row]:
     """The points of the curves of a run, of which the picture was drawn."""
-    desk = PLOTS[path]._desk
-    curves = desk.writers[0]._curves
-    ids = {name: id for id, name in desk._finished.items()}
+    host = PLOTS[path]._host
+    curves = host.writer._curves
+    ids = {name: id for id, name in host.registry._names_of_finished.items()}
     slot = curves._slots.get(ids[name(key)])
     found = []
     for own, curve in curves._curves.items():

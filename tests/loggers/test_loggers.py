@@ -16,7 +16,8 @@ import pytest
 
 import lox
 from lox.loggers import Logger, LoggerState, MultiLogger
-from lox_host import run_registry as _desk, worker as _scribe
+from lox_host import write_buffer
+from lox_host.worker import writer_thread
 from support.kept import Kept, assert_kept
 from support.programs import PROGRAMS, Program
 from support.selection import thin
@@ -155,7 +156,7 @@ def test_many_seeds_make_one_host_call_for_a_record():
     writer = Kept()
     logger = Logger(writer)
     sent = []
-    logger._desk.take = lambda *args, **_: sent.append(args)
+    logger._host.take = lambda *args, **_: sent.append(args)
     states = jax.vmap(logger.init)(jax.random.split(jax.random.key(3), 256))
 
     jax.jit(jax.vmap(lambda state: logger.tap(counting, state)(INTS)))(states)
@@ -476,11 +477,10 @@ class Slow(Kept):
 
 
 def test_a_slow_writer_makes_the_program_wait_and_loses_nothing(monkeypatch):
-    monkeypatch.setattr(_scribe, "CALLS", 10)
+    monkeypatch.setattr(writer_thread, "max_calls", 10)
     writer = Slow()
     logger = Logger(writer)
-    monkeypatch.setattr(_desk, "ROWS", 20)
-    monkeypatch.setattr(_desk, "PARCELS", 20)
+    monkeypatch.setattr(write_buffer, "MAX_ROWS", 20)
     state = logger.init(KEYS[0])
     logger.tap(
         lambda: jax.lax.fori_loop(0, 500, lambda i, c: lox.log({"i": i}) and c, 0), state

@@ -126,7 +126,7 @@ def test_wandb_settings_of_the_user_win(tmp_path):
         settings=wandb.Settings(x_disable_stats=False, run_notes="noted"),
     )
     state = logger.init(KEYS[0])
-    (run,) = logger._desk._writer._runs.values()
+    (run,) = logger._host.writer._runs.values()
     assert not run.settings.x_disable_stats
     assert run.settings.silent
     assert (run.notes, run.group) == ("noted", "ours")
@@ -300,7 +300,7 @@ def test_mlflow_has_what_is_odd(mlflow_uri):
     state = logger.init(KEYS[0])
     logger.tap(larger, state)(jnp.float32(1))
     lox.barrier()
-    (run,) = logger._desk._writer._runs.values()
+    (run,) = logger._host.writer._runs.values()
     logger.finish(state)
 
     points = tracked.mlflow_points(mlflow_uri, run)
@@ -483,7 +483,7 @@ def test_a_tracker_that_is_missing_names_its_extra(name, tmp_path, monkeypatch):
 def test_a_tracker_that_fails_warns_once_and_finish_raises(name, tmp_path, monkeypatch):
     logger = MAKERS[name](tmp_path)
     state = logger.init(KEYS[0])
-    writer = logger._desk._writer
+    writer = logger._host.writer
     (run,) = writer._files.values() if name == "tensorboard" else writer._runs.values()
     target, method = {
         "tensorboard": (run, "write"),

@@ -19,7 +19,8 @@ from jax.interpreters import mlir
 
 import lox
 from lox._core import transform as _jitted
-from lox._stream import callbacks as _courier, emit as _emit
+from lox._stream import emit as _emit
+from lox._stream.callbacks import callback_thread
 from lox._stream.tap import Listener
 from support.delivered import assert_delivered, heard
 from support.programs import PROGRAMS, Program, logged
@@ -609,7 +610,7 @@ def test_callbacks_may_use_jax_sleep_and_log(capsys):
 
 
 def test_a_slow_callback_makes_the_program_wait(monkeypatch):
-    monkeypatch.setattr(_courier, "CALLS", 5)
+    monkeypatch.setattr(callback_thread, "max_calls", 5)
     ahead = []
 
     def slow(logs):

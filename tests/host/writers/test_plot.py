@@ -235,7 +235,7 @@ def test_it_is_drawn_while_a_program_runs(tmp_path):
 
     assert seen.is_set()
     assert rows < 10_000
-    (line,) = lines(axes(logger._desk.writers[0])["x"])
+    (line,) = lines(axes(logger._host.writer)["x"])
     np.testing.assert_array_equal(line, [range(rows), range(rows)])
     assert [own.name for own in path.parent.iterdir()] == ["curves.png"]
 
@@ -405,7 +405,7 @@ def test_a_refresh_that_fails_when_nobody_waits_is_not_forgotten(tmp_path):
     shutil.rmtree(folder)
     logger.log(state, {"x": 2.0})
     lox.barrier()
-    writer = logger._desk.writers[0]
+    writer = logger._host.writer
     time.sleep(max(0.0, writer._due - time.monotonic()) + 0.3)
     with (
         pytest.warns(RuntimeWarning, match="PlotLogger failed with FileNotFoundError"),

@@ -1,0 +1,158 @@
+"""Callbacks of loggers: on threads of JAX, they take what a program logs."""
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lox._core.analysis import records_in
+from lox._core.record import listed, log_effect, log_p
+from lox._jax import equations
+from lox._rows.rows import Rows
+from lox._runs.to_blocks import Impls, blocks, by_lane, impls_of
+from lox._stream.packet import Parcel, stacked
+from lox_host.host_logger import HostLogger
+from lox_host.rows import Block
+
+
+@dataclasses.dataclass(frozen=True)
+class WriteRows:
+    """Has the rows of packets written, and decodes them for that.
+
+    Attributes:
+        logger: Where the runs are known.
+        prefix: Put before each key.
+        impls: By key, which leaves hold data of typed PRNG keys.
+        expected: By key, how many rows there will be. Infinity: nobody knows.
+    """
+
+    logger: HostLogger
+    prefix: str = ""
+    impls: tuple[tuple[str, Impls], ...] = ()
+    expected: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def everywhere(self) -> bool:
+        return self.logger.everywhere
+
+    def check_processes(self, called: Collection[int], keys: Sequence[str]) -> None:
+        """Raise if a process would be called that does not write what it gets."""
+        silent = sorted(set(called) - {0})
+        if silent and self.logger.first_process_only:
+            raise ValueError(
+                f"{', '.join(self.logger.first_process_only)} writes in the first process "
+                f"only, but process {silent[0]} would get records of {listed(keys)}: the "
+                "program logs them on devices of several processes, in a `shard_map`, or "
+                "does not run on the first process. Give the logger `all_processes=True`, "
+                "use `logger.spool`, or log what is the same on all devices outside of the "
+                "`shard_map`."
+            )
+
+    def told(self, jaxpr: Any, interval: int | None) -> "WriteRows":
+        """Return the callback for a program of which every `interval`-th row is sent."""
+        impls = {
+            key: impls_of(value)
+            for record in records_in(jaxpr, on_their_way=False)
+            for key, value in zip(record.keys, record.values, strict=True)
+        }
+        expected = {
+            key: number if interval is None else _thinned(number, interval)
+            for key, number in _count_rows(jaxpr).items()
+        }
+        return dataclasses.replace(
+            self, impls=tuple(impls.items()), expected=tuple(expected.items())
+        )
+
+    def of(self, logs: Mapping[str, Rows]) -> "WriteRows":
+        """Return the callback for these logs, all of them at once."""
+        impls = {key: impls_of(rows.value) for key, rows in logs.items()}
+        return dataclasses.replace(self, impls=tuple(impls.items()))
+
+    def __call__(self, packet: Parcel) -> None:
+        layout = packet.contents
+        self.logger.take(self, layout, packet, layout.nbytes, stoppable=layout.stoppable)
+
+    def blocks(self, packets: Sequence[Parcel], numbers: np.ndarray) -> list[Block]:
+        """Return the rows of packets that have one layout and these numbers."""
+        found: list[Block] = []
+        for record in stacked(packets):
+            (logs, run), axes = record.values, record.values[1].ndim
+            # (packets,) -> (packets, *examples), as `run` is.
+            order = numbers.reshape(-1, *(1 for _ in record.batch)) + np.zeros_like(run)
+            of_runs = by_lane({"run": run, "order": order}, axes, record.valid)
+            rows = by_lane(logs.rows(), axes, record.valid)
+            found += blocks(
+                {self.prefix + key: of_key for key, of_key in rows.items()},
+                of_runs["run"],
+                {self.prefix + key: impls for key, impls in self.impls},
+                self._expected_rows(logs),
+                of_runs["order"],
+            )
+        return found
+
+    def _expected_rows(self, keys: Collection[str]) -> int | None:
+        number = max((n for key, n in self.expected if key in keys), default=math.inf)
+        return None if number == math.inf else int(number)
+
+
+@dataclasses.dataclass(frozen=True)
+class FinishRuns:
+    """Ends runs on the host.
+
+    Attributes:
+        logger: Where they are known.
+        later: Whether something that was logged before may arrive after: the order of host
+            calls inside and outside of a nested function is not known.
+    """
+
+    logger: HostLogger
+    later: bool
+
+    # All processes know the run, even those that do not write it.
+    everywhere = True
+
+    def __call__(self, packet: Parcel) -> None:
+        for record in packet.records():
+            _, run = record.values
+            valid = True if record.valid is None else record.valid
+            ids = run[np.broadcast_to(valid, run.shape)].tolist()
+            if self.later or not packet.contents.stoppable:
+                self.logger.finish_later(ids)
+            else:
+                self.logger.finish(ids)
+
+
+def _count_rows(program: Any) -> Counter[str]:
+    """Count the rows of each key that a program logs. Infinity: nobody knows."""
+    total: Counter[str] = Counter()
+    for jaxpr in equations.jaxprs_in(program):
+        for eqn in jaxpr.eqns:
+            if log_effect in eqn.effects:
+                total.update(_rows_of(eqn))
+    return total
+
+
+def _rows_of(eqn: Any) -> Mapping[str, float]:
+    name = equations.name_of(eqn)
+    if eqn.primitive is log_p:
+        return Counter(eqn.params["keys"])
+    if name == "cond":
+        branches = [_count_rows(branch) for branch in eqn.params["branches"]]
+        keys = dict.fromkeys(key for rows in branches for key in rows)
+        return {key: _common(rows[key] for rows in branches) for key in keys}
+    times = {"scan": eqn.params.get("length"), "while": math.inf}.get(name, 1)
+    rows = _count_rows(eqn.params)
+    return {key: times * number if times else 0 for key, number in rows.items()}
+
+
+def _common(numbers: Iterable[float]) -> float:
+    """Return the number that they all are. Which branch is taken, nobody knows."""
+    distinct = set(numbers)
+    return distinct.pop() if len(distinct) == 1 else math.inf
+
+
+def _thinned(number: float, interval: int) -> float:
+    return number if number == math.inf else -(-number // interval)

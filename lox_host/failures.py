@@ -1,0 +1,92 @@
+"""What callbacks raised, until the program that they belong to has been stopped or told.
+
+A callback runs some time after the program logged, on another thread. If it raises, the
+error reaches the program at one of two places, and only once:
+
+- at its next host call: what `unreported` returns is raised there, to stop it;
+- where the program waits for its callbacks: `collect` returns it to `lox.barrier`.
+
+In between the callback is muted: what the program had logged already by then is left out.
+"""
+
+import contextlib
+import dataclasses
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
+
+
+@dataclasses.dataclass
+class Failure:
+    """What a listener raised, and whether a program has been stopped with it."""
+
+    error: BaseException
+    listener: Hashable
+    is_reported: bool = False
+
+    def report(self) -> RuntimeError:
+        """Return what to raise in the program."""
+        self.is_reported = True
+        kind = type(self.error).__name__
+        error = RuntimeError(f"{self.listener} raised {kind}: {self.error}")
+        error.__cause__ = self.error
+        return error
+
+
+class Failures:
+    """Keeps what listeners raised. `str(listener)` names one in messages."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._muted: dict[Hashable, Failure] = {}
+        self._uncollected: list[Failure] = []
+        self._awaited: Counter[Hashable] = Counter()
+
+    def attempt(self, listener: Hashable, call: Callable[[], object]) -> None:
+        """Make a call for a listener, unless it has failed, and keep what it raises."""
+        if self._muted and listener in self._muted:
+            return
+        try:
+            call()
+        except BaseException as error:
+            self._muted[listener] = self.add(listener, error)
+
+    def add(self, listener: Hashable, error: BaseException) -> Failure:
+        failure = Failure(error, listener)
+        with self._lock:
+            self._uncollected.append(failure)
+        return failure
+
+    def unreported(self, listener: Hashable) -> Failure | None:
+        """Return what the program of a listener is to be stopped with, if anything."""
+        failure = self._muted.get(listener) if self._muted else None
+        return None if failure is None or failure.is_reported else failure
+
+    def unmute(self, listener: Hashable) -> None:
+        self._muted.pop(listener, None)
+
+    def collect(self, listener: Hashable) -> list[Failure]:
+        """Return and forget what failed, but for what others are waiting for."""
+        with self._lock:
+            mine, others = [], []
+            for failure in self._uncollected:
+                owner = failure.listener
+                is_mine = owner == listener or not self._awaited[owner]
+                (mine if is_mine else others).append(failure)
+            self._uncollected = others
+            for failure in mine:
+                self.unmute(failure.listener)
+        return mine
+
+    @contextlib.contextmanager
+    def awaiting(self, listener: Hashable) -> Iterator[None]:
+        """Leave what fails for this listener to whoever is in here."""
+        with self._lock:
+            self._awaited[listener] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._awaited[listener] -= 1
+                if not self._awaited[listener]:
+                    del self._awaited[listener]

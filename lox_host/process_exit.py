@@ -1,0 +1,103 @@
+"""What was logged is written even when the process ends, is told to end, or forks.
+
+At a normal exit, programs are waited for, then all runs are ended. At SIGTERM nobody knows
+whether a program will ever return, so only what has reached the host is written. A forked
+child leaves everything to its parent.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from lox_host.display.terminal import region
+from lox_host.host_logger import finish_all, forget_all
+from lox_host.worker import forget_threads, writer_thread
+
+# How many seconds a back end may take when the process is told to end.
+PATIENCE = 10.0
+
+
+def wait_at_exit(wait: Callable[[], None]) -> None:
+    """Have this called at exit before runs are ended: what it waits for may still log."""
+    _waits.append(wait)
+
+
+def end_runs_first() -> None:
+    """At exit, end the runs before back ends end, which have just registered for that."""
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
+
+
+def write_at_sigterm() -> None:
+    """Write what reached the host before SIGTERM ends the process.
+
+    A handler of the user's stays in force. On Windows nobody sends this signal.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if os.name == "nt" or not is_main:
+        return
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    # Python calls handlers on the main thread, which may be in a long program of JAX.
+    # What is written to this file descriptor reaches another thread at once.
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    other = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    if other != -1:
+        signal.set_wakeup_fd(other)
+        return
+    threading.Thread(
+        target=_watch, args=(reading,), name="lox-sigterm", daemon=True
+    ).start()
+
+
+def _on_sigterm(*_: Any) -> None:
+    thread = threading.Thread(target=_write_all, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    # The default action again, which only the main thread could ask Python for.
+    ctypes.CDLL(None).signal(int(signal.SIGTERM), 0)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _watch(pipe: int) -> None:
+    while True:
+        number = os.read(pipe, 1)[0]
+        if number == signal.SIGTERM and signal.getsignal(number) is _on_sigterm:
+            _on_sigterm()
+
+
+def _write_all() -> None:
+    writer_thread.run(writer_thread.flush)
+    region.end()  # gives the terminal its cursor back
+
+
+def _at_exit() -> None:
+    try:
+        for wait in _waits:
+            wait()
+    finally:
+        finish_all()
+        writer_thread.stop()
+
+
+def _after_fork_in_child() -> None:
+    """What a process has begun is not for its children to write, nor its signals."""
+    forget_threads()
+    forget_all()
+    with contextlib.suppress(ValueError):  # not on the main thread
+        if signal.getsignal(signal.SIGTERM) is _on_sigterm:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)
+
+
+_waits: list[Callable[[], None]] = []
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_after_fork_in_child)
