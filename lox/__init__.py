@@ -14,6 +14,6 @@ from lox._rows.reductions import Reduction as Reduction
 from lox._stream.callbacks import barrier as barrier
 from lox._stream.progress import progress as progress
 from lox._stream.tap import tap as tap
-from lox_host.store.runs import runs as runs
+from lox_host.store import runs as runs
 
 _install_patches()

@@ -93,8 +93,8 @@ class Block:
         trees = self.steps, self.values, self.valid, self.masks
         return sum(array.nbytes for tree in trees for _, array in leaves(tree))
 
-    def select(self, which: np.ndarray) -> "Block":
-        """Return these rows alone: their numbers, or a mask."""
+    def select(self, which: np.ndarray | slice) -> "Block":
+        """Return these rows alone: their numbers, a mask, or a slice."""
         arrays = {
             name: map_arrays(lambda x: x[which], getattr(self, name)) for name in _ARRAYS
         }
@@ -212,7 +212,7 @@ def _logged_values(block: Block, i: int) -> Iterator[tuple[str, Tree]]:
             yield key, map_arrays(ft.partial(_mask, valid=valid[i]), value)
 
 
-def _mask(array: np.ndarray, valid: np.ndarray) -> np.ma.MaskedArray:
+def _mask(array: np.ndarray, valid: np.ndarray) -> "np.ma.MaskedArray":
     # The axes of examples come first: (*batch,) -> (*batch, 1, ..., 1)
     mask = ~valid.reshape(valid.shape + (1,) * (array.ndim - valid.ndim))
     return np.ma.masked_array(array, np.broadcast_to(mask, array.shape))

@@ -5,10 +5,9 @@ from typing import Any
 
 from lox._io.save import key_words
 from lox.loggers.base import BaseLogger
-from lox_host.store.folder import existing
-from lox_host.store.reader import Snapshot, snapshots
+from lox_host.store import open_store
 from lox_host.writer import Writer
-from lox_host.writers.replay import forward, of_session
+from lox_host.writers.replay import read_recording, replay
 
 
 def export(path: str | os.PathLike, to: BaseLogger | Writer, *, key: Any = None) -> None:
@@ -37,20 +36,21 @@ def export(path: str | os.PathLike, to: BaseLogger | Writer, *, key: Any = None)
     if isinstance(to, BaseLogger):
         writers = [back_end.writer for back_end in to._host.back_ends]
     else:
-        writers = [_checked(to)]
+        writers = [_check_writer(to)]
     words = None if key is None else tuple(key_words(key).tolist())
-    found = [of_session(now, _ids(now, words)) for now in snapshots(existing(path))]
-    if not any(runs for runs, _ in found):
+    # All of it is read before anything is written: it may be written to the same store.
+    recordings = []
+    for reader in open_store(path):
+        ids = [id for id, run in reader.runs.items() if words in (None, run.key)]
+        recordings.append(read_recording(reader, ids))
+    if not any(recording.runs for recording in recordings):
         what = "runs yet" if key is None else f"run with the key {words}: see `lox.runs`"
         raise LookupError(f"The store in {str(path)!r} has no {what}.")
-    forward(found, writers)
+    for recording in recordings:
+        replay(recording, writers)
 
 
-def _ids(now: Snapshot, key: tuple[int, ...] | None) -> list[int]:
-    return [id for id, run in now.runs.items() if key in (None, tuple(run["key"]))]
-
-
-def _checked(to: Any) -> Writer:
+def _check_writer(to: Writer) -> Writer:
     if all(hasattr(to, name) for name in ("open", "write", "flush", "close")):
         return to
     raise TypeError(

@@ -1,7 +1,6 @@
 """`lox.load`: the logs of a store on disk."""
 
 import itertools as it
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,14 +12,20 @@ from jax.random import wrap_key_data
 from lox._io.save import key_words
 from lox._logdict.logdict import logdict
 from lox._rows.rows import Rows
-from lox_host.store.folder import existing
-from lox_host.store.reader import Reader, Snapshot, Stale, snapshots
-from lox_host.store.series import Series, aligned, no_rows, series
-from lox_host.tree import leaves, map_arrays
+from lox_host.store import (
+    KeyRows,
+    Path,
+    Reader,
+    align,
+    open_store,
+    read_key_rows,
+    retry_if_stale,
+)
+from lox_host.tree import map_arrays
 
 
 def load(
-    path: str | os.PathLike,
+    path: Path,
     argnames: str | Sequence[str] | None = None,
     key: Any = None,
     *,
@@ -55,141 +60,119 @@ def load(
     """
     wanted = [argnames] if isinstance(argnames, str) else argnames
     words = None if key is None else tuple(key_words(key).tolist())
-    while True:
-        try:
-            return _load(path, wanted, words, session)
-        except Stale:
-            continue
+    logs = _load(path, wanted, words, session)
+    if len(logs) == 1:
+        return logdict.of({key: _rows(own) for key, own in logs[0].items()})
+    return logdict.of(_stack_runs(path, logs))
 
 
-def of_run(path: Any, now: Snapshot, run: int, keys: Sequence[str]) -> logdict:
-    """Some keys of a run in one session."""
-    [own] = _of_session(path, now, [run], keys)
+def of_run(reader: Reader, run: int) -> logdict:
+    """Return all that a run logged in one session."""
+    [own] = read_key_rows(reader, [run]).values()
     return logdict.of({key: _rows(rows) for key, rows in own.items()})
 
 
+@retry_if_stale
 def _load(
-    path: Any,
+    path: Path,
     wanted: Sequence[str] | None,
     key: tuple[int, ...] | None,
     session: str | None,
-) -> logdict:
-    chosen = _chosen(path, key, session)
-    logs = [
-        own
-        for now, pairs in it.groupby(chosen, key=lambda pair: pair[0])
-        for own in _of_session(path, now, [run for _, run in pairs], wanted)
-    ]
-    if len(logs) > 1:
-        return logdict.of(_stacked(path, logs))
-    return logdict.of({key: _rows(own) for key, own in logs[0].items()})
+) -> list[dict[str, KeyRows]]:
+    """Read the logs of all runs that are asked for."""
+    logs = []
+    for reader, pairs in it.groupby(_select(path, key, session), key=lambda pair: pair[0]):
+        ids = [id for _, id in pairs]
+        for id, found in read_key_rows(reader, ids, wanted).items():
+            missing = [key for key in wanted or () if key not in found]
+            if missing:
+                raise LookupError(
+                    f"The run {reader.runs[id].name!r} in {str(path)!r} has no key "
+                    f"{missing[0]!r}. All keys of its session are {reader.keys}."
+                )
+            logs.append(found)
+    return logs
 
 
-def _chosen(
-    path: Any, key: tuple[int, ...] | None, session: str | None
-) -> list[tuple[Snapshot, int]]:
-    """For each run that is asked for, its newest session and its id in it.
+# A session, and the id of a run in it.
+_Selected = tuple[Reader, int]
+
+
+def _select(
+    path: Path, key: tuple[int, ...] | None, session: str | None
+) -> list[_Selected]:
+    """Return, for each run that is asked for, its newest session and its id there.
 
     If several processes have written it together, those of all of them.
     """
-    newest: dict[tuple[int, ...], dict[int, tuple[Snapshot, int]]] = {}
+    newest: dict[tuple[int, ...], dict[int, _Selected]] = {}
     groups: dict[tuple[int, ...], str] = {}
-    for now, run in _runs(path, session):
-        words, group = tuple(run["key"]), run["group"]
-        # A run that is there again has the place of its newest session.
-        before = newest.pop(words, {}) if groups.get(words) == group else {}
-        newest.pop(words, None)
-        newest[words] = {**before, run["process"]: (now, run["id"])}
-        groups[words] = group
+    for reader in _sessions(path, session):
+        for run in reader.runs.values():
+            # A run that is there again has the place of its newest session.
+            before = newest.pop(run.key, {})
+            together = before if groups.get(run.key) == run.group else {}
+            newest[run.key] = {**together, run.process: (reader, run.id)}
+            groups[run.key] = run.group
     where = "" if session is None else f" in the session {session!r}"
     if not newest:
         raise LookupError(f"The store in {str(path)!r} has no runs yet{where}.")
-    if key is None:
-        return _by_process(*newest.values())
-    if key not in newest:
+    if key is not None and key not in newest:
         raise LookupError(
             f"The store in {str(path)!r} has no run with the key {key}{where}. It has runs "
             f"with the keys {', '.join(map(str, sorted(newest)))}: see `lox.runs(path)`."
         )
-    return _by_process(newest[key])
+    runs = newest.values() if key is None else [newest[key]]
+    # The runs of the first process, then those of the next one, and so on.
+    by_process = [pair for run in runs for pair in run.items()]
+    return [selected for _, selected in sorted(by_process, key=lambda pair: pair[0])]
 
 
-def _by_process(*runs: dict[int, Any]) -> list:
-    """The runs of the first process, then those of the next one, and so on."""
-    every = [(process, own) for each in runs for process, own in each.items()]
-    return [own for _, own in sorted(every, key=lambda pair: pair[0])]
-
-
-def _runs(path: Any, name: str | None) -> list[tuple[Snapshot, dict[str, Any]]]:
-    """The runs of all sessions, or of the one with this name."""
-    every = list(snapshots(existing(path)))
-    names = [now.folder.name for now in every]
+def _sessions(path: Path, name: str | None) -> list[Reader]:
+    """Open all sessions, or the one with this name."""
+    readers = open_store(path)
+    names = [reader.folder.name for reader in readers]
     if name is not None and name not in names:
         raise LookupError(
             f"The store in {str(path)!r} has no session {name!r}. It has "
             f"{', '.join(names) or 'none'}: see `run.session` of `lox.runs(path)`."
         )
-    chosen = (now for now in every if name in (None, now.folder.name))
-    return [(now, run) for now in chosen for run in now.runs.values()]
+    return [reader for reader in readers if name in (None, reader.folder.name)]
 
 
-def _of_session(
-    path: Any, now: Snapshot, ids: Sequence[int], wanted: Sequence[str] | None
-) -> list[dict[str, Series]]:
-    """The logs of some runs of a session."""
-    keys = now.keys if wanted is None else [key for key in wanted if key in now.keys]
-    with Reader(now) as reader:
-        every = {key: series(reader, key, ids) for key in keys}
-    logs = []
-    for run in ids:
-        empty = {key: no_rows(now, key) for key in now.empty(run)}
-        found = {key: every[key].get(run, empty.get(key)) for key in keys}
-        mine = {key: own for key, own in found.items() if own is not None}
-        missing = [key for key in wanted or () if key not in mine]
-        if missing:
-            raise LookupError(
-                f"The run {now.runs[run]['name']!r} in {str(path)!r} has no key "
-                f"{missing[0]!r}. All keys of its session are {now.keys}."
-            )
-        logs.append(mine)
-    return logs
-
-
-def _rows(own: Series) -> Rows:
-    """The rows as they were logged: the axis of time in its place, or none."""
-    form, time = own.form, own.form.time or len(own) != 1
+def _rows(key_rows: KeyRows) -> Rows:
+    """Return the rows as they were logged: the axis of time in its place, or none."""
+    form, time = key_rows.form, key_rows.has_time
     impls = dict(form.keys)
     number = it.count()
 
-    def placed(x: np.ndarray) -> np.ndarray:
+    def place(x: np.ndarray) -> np.ndarray:
         # (rows, *lead, *batch, ...) -> (*lead, [time,] *batch, ...)
         return np.moveaxis(x, 0, form.lead) if time else x.reshape(x.shape[1:])
 
-    def restored(x: np.ndarray) -> Any:
-        data, impl = placed(x), impls.get(next(number))
+    def restore(x: np.ndarray) -> np.ndarray | jax.Array:
+        data, impl = place(x), impls.get(next(number))
         return data if impl is None else wrap_key_data(jnp.asarray(data), impl=impl)
 
-    first = next(x for _, x in leaves(own.value))
-    value = map_arrays(restored, own.value)
-    steps, masks, valid = (map_arrays(placed, x) for x in (own.steps, own.masks, own.valid))
+    value = map_arrays(restore, key_rows.value)
     return Rows(
         value=value,
-        steps=steps,
-        valid=valid,
-        masks=masks,
+        steps=map_arrays(place, key_rows.steps),
+        valid=map_arrays(place, key_rows.valid),
+        masks=map_arrays(place, key_rows.masks),
         time=time,
         ndim=np.ndim(jax.tree.leaves(value)[0]) - form.lead - time,
-        batch=first.shape[1 + form.lead : 1 + form.batch],
+        batch=key_rows.examples[form.lead :],
         tags=form.tags,
     )
 
 
-def _stacked(path: Any, logs: Sequence[dict[str, Series]]) -> dict[str, Rows]:
-    """The logs of several runs with an axis of runs in front."""
+def _stack_runs(path: Path, logs: Sequence[dict[str, KeyRows]]) -> dict[str, Rows]:
+    """Return the logs of several runs with an axis of runs in front."""
     keys = dict.fromkeys(it.chain(*logs))
     try:
-        every = {key: aligned([own[key] for own in logs]) for key in keys}
-        return {k: jax.tree.map(_stack, *map(_rows, own)) for k, own in every.items()}
+        aligned = {key: align([own[key] for own in logs]) for key in keys}
+        return {k: jax.tree.map(_stack, *map(_rows, own)) for k, own in aligned.items()}
     except (KeyError, TypeError, ValueError) as error:
         lengths = [{key: len(rows) for key, rows in own.items()} for own in logs]
         other = next((own for own in lengths if own != lengths[0]), lengths[0])
@@ -202,5 +185,5 @@ def _stacked(path: Any, logs: Sequence[dict[str, Series]]) -> dict[str, Rows]:
         ) from error
 
 
-def _stack(*xs: Any) -> Any:
+def _stack(*xs: np.ndarray | jax.Array) -> np.ndarray | jax.Array:
     return jnp.stack(xs) if isinstance(xs[0], jax.Array) else np.stack(xs)

@@ -20,8 +20,7 @@ from lox._runs.to_blocks import Impls, blocks, by_lane, impls_of
 from lox._stream.callbacks import awaited, call_soon, callback_thread
 from lox._stream.emit import emit, last_token
 from lox._stream.packet import Parcel
-from lox_host.store.folder import begun, check_mode
-from lox_host.store.session import Session
+from lox_host.store import Session, begin_session, check_mode
 from lox_host.writer import Run
 
 
@@ -97,7 +96,7 @@ class Saving:
         rows = by_lane(logs.rows(), axes, record.valid)
         lanes = by_lane({"words": words, "index": index}, axes, record.valid)
         job = sharding.agreed("lox/job", secrets.token_hex(4))
-        session = Session(begun(self.path, self.mode, process, job))
+        session = Session(begin_session(self.path, self.mode, process, job))
         names = lanes["words"] if lanes["words"].shape[1] else lanes["index"]
         for i, data in enumerate(names):
             key = tuple(data.tolist())

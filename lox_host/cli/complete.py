@@ -4,8 +4,9 @@ import argparse
 import os
 from collections.abc import Iterable, Sequence
 
-from lox_host.cli.errors import Trouble
-from lox_host.cli.select_runs import chosen, every, located, stores
+from lox_host.cli.errors import CLIError
+from lox_host.cli.select_runs import all_runs, locate, select_runs
+from lox_host.store import find_stores
 
 SCRIPTS = {
     "bash": r"""
@@ -76,10 +77,10 @@ def _runs(word: str) -> list[str]:
     """Stores, and in a store its runs."""
     folder, _ = os.path.split(word)
     try:
-        store, _ = located(word or ".")
-        found = [choice.path for choice in every(store)]
-    except (Trouble, OSError, ValueError):
-        found = [os.path.join(path, "") for path in stores(folder or ".")]
+        store, _ = locate(word or ".")
+        found = [choice.path for choice in all_runs(store)]
+    except (CLIError, OSError, ValueError):
+        found = [os.path.join(path, "") for path in find_stores(folder or ".")]
     return _beginning(word, found)
 
 
@@ -88,8 +89,10 @@ def _keys(words: Sequence[str]) -> list[str]:
     found: dict[str, None] = {}
     for word in words[1:] or ("",):
         try:
-            found |= dict.fromkeys(key for run in chosen(word) for key in run.now.keys)
-        except (Trouble, OSError, ValueError):
+            found |= dict.fromkeys(
+                key for run in select_runs(word) for key in run.reader.keys
+            )
+        except (CLIError, OSError, ValueError):
             continue
     return list(found)
 

@@ -5,76 +5,71 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lox_host.cli.select_runs import Choice
+from lox_host.cli.select_runs import SelectedRun, by_session
 from lox_host.display.text import clean, duration
-from lox_host.store.runs import StoredRun, of_session
+from lox_host.store import StoredRun, stored_runs
 
 # A session that has been written to within so many seconds is said to be live.
 LIVE = 60.0
 
 
-def state(choice: Choice) -> str:
-    """`ended`, `live`, or `unfinished`: killed, or silent for a while."""
-    if choice.now.ended:
+def state(run: SelectedRun) -> str:
+    """Return `ended`, `live`, or `unfinished`: killed, or silent for a while."""
+    if run.reader.ended:
         return "ended"
-    return "live" if time.time() - choice.now.last < LIVE else "unfinished"
+    return "live" if time.time() - run.reader.last_change < LIVE else "unfinished"
 
 
-def took(choice: Choice) -> str:
-    """How long it ran until it ended or was last heard of."""
-    seconds = duration(max(0.0, choice.now.last - choice.run["start"]))
-    now = state(choice)
-    return seconds if now == "ended" else f"{seconds} {now}"
+def time_taken(run: SelectedRun) -> str:
+    """Return how long a run took until it ended or was last heard of."""
+    seconds = duration(max(0.0, run.reader.last_change - run.run.start))
+    return seconds if run.reader.ended else f"{seconds} {state(run)}"
 
 
-def moment(seconds: float) -> str:
-    """A time to the second, in the time zone of the reader."""
+def full_date(seconds: float) -> str:
+    """Return a time to the second, in the time zone of the reader."""
     return datetime.datetime.fromtimestamp(seconds).isoformat(" ", "seconds")
 
 
-def date(seconds: float) -> str:
-    """The same in few letters: of another year, the day alone."""
+def short_date(seconds: float) -> str:
+    """Return the same in few letters: of another year, the day alone."""
     then = datetime.datetime.fromtimestamp(seconds)
-    this_year = then.year == datetime.datetime.now().year
-    return f"{then:%b %d %H:%M}" if this_year else f"{then:%Y-%m-%d}"
+    is_this_year = then.year == datetime.datetime.now().year
+    return f"{then:%b %d %H:%M}" if is_this_year else f"{then:%Y-%m-%d}"
 
 
 def settings(config: Mapping[str, Any], outer: str = "") -> list[tuple[str, str]]:
-    """The entries of a configuration by name, `outer.inner`."""
+    """Return the entries of a configuration by name, `outer.inner`."""
     found: list[tuple[str, str]] = []
     for name, value in config.items():
-        whole = clean(f"{outer}{name}")
+        full_name = clean(f"{outer}{name}")
         if isinstance(value, Mapping) and value:
-            found += settings(value, f"{whole}.")
+            found += settings(value, f"{full_name}.")
         else:
-            found.append((whole, clean(str(value))))
+            found.append((full_name, clean(str(value))))
     return found
 
 
-def stored_runs(choices: Sequence[Choice]) -> list[StoredRun]:
-    """What is in each of them. Their sessions are read once."""
-    sessions = {choice.now.folder: choice.now for choice in choices}
-    runs = {
-        folder: dict(zip(now.runs, of_session(now), strict=True))
-        for folder, now in sessions.items()
-    }
-    return [runs[choice.now.folder][choice.id] for choice in choices]
+def stored(runs: Sequence[SelectedRun]) -> list[StoredRun]:
+    """Return what is in each of the runs. Their sessions are read once."""
+    sessions = {reader: stored_runs(reader) for reader in by_session(runs)}
+    return [sessions[run.reader][run.id] for run in runs]
 
 
-def described(choice: Choice, stored: StoredRun) -> dict[str, Any]:
-    """All of it, for programs."""
+def describe(run: SelectedRun, stored: StoredRun) -> dict[str, Any]:
+    """Return all of it, for programs."""
     return {
-        "run": choice.path,
+        "run": run.path,
         "name": stored.name,
         "key": stored.key,
         "session": stored.session,
-        "number": choice.number,
-        "sessions": choice.sessions,
+        "number": run.number,
+        "sessions": run.sessions,
         "group": stored.group,
         "process": stored.process,
-        "state": state(choice),
+        "state": state(run),
         "start": stored.start,
-        "last": choice.now.last,
+        "last": run.reader.last_change,
         "rows": stored.rows,
         "keys": stored.keys,
         "config": dict(stored.config),

@@ -1,37 +1,34 @@
 """`lox ls`: the runs of a store."""
 
-import itertools as it
 import os
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from lox_host.cli.describe import date, described, settings, stored_runs, took
-from lox_host.cli.errors import Trouble, missing_key
-from lox_host.cli.last_values import lasts
-from lox_host.cli.match import within
+from lox_host.cli.describe import describe, settings, short_date, stored, time_taken
+from lox_host.cli.errors import CLIError
+from lox_host.cli.match import select_names
 from lox_host.cli.output import Column, print_json, screen
-from lox_host.cli.select_runs import Choice, every, located, several
+from lox_host.cli.select_runs import SelectedRun, all_runs, by_session, locate, select_all
 from lox_host.display.text import clean, count, deviation, digits
-from lox_host.store.reader import Stale
-from lox_host.store.runs import StoredRun
+from lox_host.store import StoredRun, retry_if_stale
 
 KEYS = 4  # as many are shown as there is room for, and no more
 
 
 class Item(NamedTuple):
-    """A session of a run, and what is in it."""
+    """A session of a run, what is in it, and its last values by key."""
 
-    choice: Choice
+    run: SelectedRun
     stored: StoredRun
-    last: dict[str, Any]
+    last_values: dict[str, np.generic]
 
 
 class Line(NamedTuple):
-    """What stands in one line: a run, or all runs of a session.
+    """What one line of the table is about: a run, or all runs of a session.
 
     Attributes:
         items: The runs.
@@ -41,116 +38,95 @@ class Line(NamedTuple):
     items: list[Item]
     is_inner: bool
 
+    @property
+    def label(self) -> str:
+        run = self.items[0].run
+        if len(self.items) > 1:
+            session = shlex.quote(os.path.join(run.store, run.session))
+            return f"{session} ({count(len(self.items), 'run')})"
+        return f"  {run.address}" if self.is_inner else run.address
 
+    @property
+    def rows(self) -> str:
+        rows = [item.stored.rows for item in self.items]
+        low, high = min(rows), max(rows)
+        return str(low) if low == high else f"{low}-{high}"
+
+    def value(self, key: str) -> tuple[str, str]:
+        """Return the last value, or the mean over runs of theirs, and its deviation."""
+        found = [item.last_values[key] for item in self.items if key in item.last_values]
+        if not found:
+            return "", ""
+        if len(self.items) == 1:
+            return digits(float(found[0]), found[0].dtype.kind), ""
+        with np.errstate(all="ignore"):
+            numbers = np.array(found, np.float64)
+            return digits(numbers.mean()), f" ± {deviation(numbers.std())}"
+
+
+@retry_if_stale
 def ls(where: str, keys: Sequence[str], *, config: bool, as_json: bool) -> None:
     """List the runs of a store, or those that are meant."""
     items = _items(where)
     if as_json:
-        print_json([{**described(*item[:2]), "values": item.last} for item in items])
+        print_json([{**describe(i.run, i.stored), "values": i.last_values} for i in items])
         return
     if not items:
-        raise Trouble(f"The store in {where!r} has no runs yet.")
-    shown = _shown(where, items, keys)
+        raise CLIError(f"The store in {where!r} has no runs yet.")
+    known = Counter(key for item in items for key in item.last_values)
+    shown = [key for key, _ in known.most_common(KEYS)]
+    if keys:
+        shown = select_names(known, keys, f"What `lox ls {where}` lists")
     lines = _lines(items)
     strong = [i for i, line in enumerate(lines) if len(line.items) > 1]
-    columns = _columns(lines, shown, are_asked_for=bool(keys), config=config)
+    columns = _columns(lines)
+    columns += [_value_column(lines, key, is_optional=not keys) for key in shown]
+    if config:
+        columns.append(Column("CONFIG", [_config(line.items[0]) for line in lines]))
     screen().table(columns, strong)
 
 
 def _items(where: str) -> list[Item]:
-    store, name = located(where)
-    while True:
-        try:
-            choices = several([where]) if name else every(store)
-            sessions = {choice.now.folder: choice.now for choice in choices}
-            last = {folder: lasts(now) for folder, now in sessions.items()}
-            stored = stored_runs(choices)
-        except Stale:
-            continue
-        return [
-            Item(choice, run, last[choice.now.folder][choice.id])
-            for choice, run in zip(choices, stored, strict=True)
-        ]
-
-
-def _shown(where: str, items: list[Item], keys: Sequence[str]) -> list[str]:
-    """The keys that get a column: those that are asked for, or that most runs have."""
-    there = Counter(key for item in items for key in item.last)
-    if not keys:
-        return [key for key, _ in there.most_common(KEYS)]
-    found = [[own for own in there if within(own, key)] for key in keys]
-    for key, own in zip(keys, found, strict=True):
-        if not own:
-            raise missing_key(key, f"What `lox ls {where}` lists", there)
-    return list(dict.fromkeys(it.chain(*found)))
+    store, name = locate(where)
+    runs = select_all([where]) if name else all_runs(store)
+    last_values = {reader: reader.last_values() for reader in by_session(runs)}
+    return [
+        Item(run, its_stored, last_values[run.reader][run.id])
+        for run, its_stored in zip(runs, stored(runs), strict=True)
+    ]
 
 
 def _lines(items: list[Item]) -> list[Line]:
-    """A run alone, or all runs of a session and then each of them."""
+    """Return a line for a run alone, or for all runs of a session and then each of them."""
+    sessions: dict[str, list[Item]] = {}
+    for item in items:
+        sessions.setdefault(item.stored.session, []).append(item)
     lines: list[Line] = []
-    for _, own in it.groupby(items, key=lambda item: item.choice.now.folder):
-        group = list(own)
+    for group in sessions.values():
         lines.append(Line(group, is_inner=False))
-        lines += [Line([item], is_inner=True) for item in group if len(group) > 1]
+        if len(group) > 1:
+            lines += [Line([item], is_inner=True) for item in group]
     return lines
 
 
-def _columns(
-    lines: list[Line], keys: list[str], *, are_asked_for: bool, config: bool
-) -> list[Column]:
-    firsts = [(line.items[0], line.is_inner) for line in lines]
-    columns = [
-        Column("RUN", [_label(line) for line in lines]),
-        Column(
-            "STARTED",
-            ["" if inner else date(item.stored.start) for item, inner in firsts],
-            style="dim",
-            optional=True,
-        ),
-        Column(
-            "TOOK",
-            ["" if inner else took(item.choice) for item, inner in firsts],
-            right=True,
-            optional=True,
-        ),
-        Column("ROWS", [_rows(line) for line in lines], right=True),
+def _columns(lines: list[Line]) -> list[Column]:
+    firsts = [None if line.is_inner else line.items[0].run for line in lines]
+    started = [short_date(run.run.start) if run else "" for run in firsts]
+    took = [time_taken(run) if run else "" for run in firsts]
+    return [
+        Column("RUN", [line.label for line in lines]),
+        Column("STARTED", started, style="dim", optional=True),
+        Column("TOOK", took, right=True, optional=True),
+        Column("ROWS", [line.rows for line in lines], right=True),
     ]
-    for key in keys:
-        look: Any = {"numbers": True, "optional": not are_asked_for}
-        columns.append(Column(clean(key), _values(lines, key), **look))
-    if config:
-        columns.append(Column("CONFIG", [_config(item) for item, _ in firsts]))
-    return columns
 
 
-def _label(line: Line) -> str:
-    first, *others = (item.choice for item in line.items)
-    if others:
-        session = shlex.quote(os.path.join(first.store, first.session))
-        return f"{session} ({count(len(line.items), 'run')})"
-    return f"  {first.address}" if line.is_inner else first.address
-
-
-def _rows(line: Line) -> str:
-    low, *_, high = sorted(2 * [item.stored.rows for item in line.items])
-    return str(low) if low == high else f"{low}-{high}"
-
-
-def _values(lines: list[Line], key: str) -> list[str]:
-    """The numbers of each line below each other, and their deviations."""
-    pairs = [_value(line, key) for line in lines]
+def _value_column(lines: list[Line], key: str, *, is_optional: bool) -> Column:
+    """Return the numbers of each line below each other, and their deviations."""
+    pairs = [line.value(key) for line in lines]
     width = max(len(number) for number, _ in pairs)
-    return [f"{number:>{width}}{spread}" for number, spread in pairs]
-
-
-def _value(line: Line, key: str) -> tuple[str, str]:
-    """The last value, or the mean over runs of theirs and its deviation."""
-    found = [item.last[key] for item in line.items if key in item.last]
-    if len(line.items) == 1 or not found:
-        return (digits(float(found[0]), found[0].dtype.kind) if found else "", "")
-    with np.errstate(all="ignore"):
-        numbers = np.array(found, np.float64)
-        return digits(numbers.mean()), f" ± {deviation(numbers.std())}"
+    cells = [f"{number:>{width}}{spread}" for number, spread in pairs]
+    return Column(clean(key), cells, numbers=True, optional=is_optional)
 
 
 def _config(item: Item) -> str:

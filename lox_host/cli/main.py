@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lox_host.cli.complete import completions
-from lox_host.cli.errors import Trouble, listed, meant
+from lox_host.cli.errors import CLIError, list_names, suggest
 from lox_host.cli.parser import parser_of_lox
 
 # The module of each command, which holds a function of its name.
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _closed()
     except KeyboardInterrupt:
         return INTERRUPTED
-    except (Trouble, ImportError, LookupError, OSError, ValueError) as error:
+    except (CLIError, ImportError, LookupError, OSError, ValueError) as error:
         print(f"lox: {error}", file=sys.stderr)
         return 1
     return code
@@ -54,8 +54,8 @@ def _called(args: list[str]) -> int:
         parser.print_help()
         return 0
     if not args[0].startswith("-") and args[0] not in COMMANDS:
-        there = f"There are {listed(COMMANDS)}."
-        question = meant(args[0], COMMANDS)
+        there = f"There are {list_names(COMMANDS)}."
+        question = suggest(args[0], COMMANDS)
         print(f"lox: There is no command {args[0]!r}.{question} {there}", file=sys.stderr)
         return 2
     options = vars(parser.parse_args(args))

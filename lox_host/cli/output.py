@@ -1,6 +1,7 @@
 """Where output goes: a terminal gets colours, everything else plain text."""
 
 import dataclasses
+import functools as ft
 import json
 import re
 import sys
@@ -37,7 +38,7 @@ class Column:
     numbers: bool = False
     optional: bool = False
 
-    @property
+    @ft.cached_property
     def width(self) -> int:
         return max(map(len, [self.head, *self.cells]))
 

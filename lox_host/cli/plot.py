@@ -3,26 +3,28 @@
 import dataclasses
 import itertools as it
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lox._io.load import of_run
-from lox._logdict.numpy import to_numpy
-from lox._logdict.plot import key_curves
-from lox_host.cli.describe import stored_runs
-from lox_host.cli.errors import Trouble, missing_key
-from lox_host.cli.match import within
-from lox_host.cli.select_runs import Choice, chosen
-from lox_host.display.curves import Curve
+from lox_host.cli.errors import CLIError, missing_key
+from lox_host.cli.match import is_wanted, matches
+from lox_host.cli.select_runs import SelectedRun, by_session, select_runs
+from lox_host.display.curves import Curve, curves_of
 from lox_host.display.panels import draw_panel, grid
 from lox_host.display.text import count
 from lox_host.extras import imported
-from lox_host.store.runs import StoredRun
+from lox_host.store import KeyRows, read_key_rows, retry_if_stale
+from lox_host.tree import leaves
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# By name, the curve of all runs that are drawn together.
 Curves = dict[str, Curve]
 
 
+@retry_if_stale
 def plot(
     where: Sequence[str],
     keys: Sequence[str],
@@ -38,96 +40,100 @@ def plot(
     """
     matplotlib = imported("matplotlib", "`lox plot`", "plot")
     matplotlib.use("agg")
-    runs = {text: chosen(text) for text in where}
-    every = {text: _curves(own, keys, x) for text, own in runs.items()}
-    names = list(dict.fromkeys(it.chain(*every.values())))
+    runs = {text: select_runs(text) for text in where}
+    curves = {text: _curves(selected, keys, x) for text, selected in runs.items()}
+    names = list(dict.fromkeys(it.chain(*curves.values())))
     _check(names, [*it.chain(*runs.values())], keys, x)
-    figure = _figure(names, every, None if band == "none" else band, smooth)
+    figure = _draw(names, curves, None if band == "none" else band, smooth)
     try:
         figure.savefig(out, dpi=150)
     except (OSError, ValueError) as error:
-        raise Trouble(f"Cannot write the picture to {out!r}: {error}") from error
+        raise CLIError(f"Cannot write the picture to {out!r}: {error}") from error
     number = count(sum(map(len, runs.values())), "run")
     print(f"{', '.join(names)} of {number}: {out}")
 
 
-def _curves(runs: Sequence[Choice], keys: Sequence[str], x: str | None) -> Curves:
-    """The curves of some runs by name, those of all runs together."""
-    found: Curves = {}
-    for choice, stored in zip(runs, stored_runs(runs), strict=True):
-        for curve in _of_run(choice, stored, keys, x):
-            before = found.get(curve.name, dataclasses.replace(curve, points=[]))
-            points = [*before.points, *curve.points]
-            found[curve.name] = dataclasses.replace(
-                before, points=points, is_batch=len(points) > 1
-            )
-    return found
+def _curves(runs: Sequence[SelectedRun], keys: Sequence[str], x: str | None) -> Curves:
+    """Return the curves of some runs by name, the lines of all runs together."""
+    curves: Curves = {}
+    for reader, selected in by_session(runs).items():
+        wanted = [key for key in reader.keys if _concerns(key, keys)]
+        key_rows = read_key_rows(reader, [run.id for run in selected], wanted)
+        for rows in key_rows.values():
+            for curve in _curves_of_run(rows, keys, x):
+                before = curves.get(curve.name)
+                points = [*(before.points if before else ()), *curve.points]
+                curves[curve.name] = dataclasses.replace(
+                    before or curve, points=points, is_batch=len(points) > 1
+                )
+    return curves
 
 
-def _of_run(
-    choice: Choice, stored: StoredRun, keys: Sequence[str], x: str | None
+def _curves_of_run(
+    key_rows: dict[str, KeyRows], keys: Sequence[str], x: str | None
 ) -> list[Curve]:
-    own = [key for key in stored.keys if not keys or any(_about(k, key) for k in keys)]
-    rows = to_numpy(of_run(choice.store, choice.now, choice.id, own).rows())
-    drawn = {key: of for key, of in rows.items() if keys or of.time}
-    curves = [curve for key, of in drawn.items() for curve in key_curves(key, of, x)]
-    return [c for c in curves if not keys or any(within(c.name, key) for key in keys)]
+    curves = []
+    for key, rows in key_rows.items():
+        # Without `-k`, what was logged once is no curve.
+        if keys or rows.has_time:
+            curves += curves_of(
+                leaves(rows.value, key),
+                rows.steps,
+                x=x,
+                batch_axes=rows.form.batch,
+                valid=rows.valid,
+                masks=rows.masks,
+            )
+    return [curve for curve in curves if is_wanted(curve.name, keys)]
 
 
-def _about(asked: str, key: str) -> bool:
-    """Whether a key, or something in its tree, is asked for."""
-    return within(asked, key) or within(key, asked)
+def _concerns(key: str, asked: Sequence[str]) -> bool:
+    """Return whether a key, or something in its tree, is asked for."""
+    return is_wanted(key, asked) or any(matches(name, key) for name in asked)
 
 
 def _check(
-    names: Sequence[str], runs: Sequence[Choice], keys: Sequence[str], x: str | None
+    names: Sequence[str], runs: Sequence[SelectedRun], keys: Sequence[str], x: str | None
 ) -> None:
-    there = list(dict.fromkeys(key for choice in runs for key in choice.now.keys))
+    known = list(dict.fromkeys(key for run in runs for key in run.reader.keys))
     for key in keys:
-        if not any(_about(key, own) for own in there):
-            raise missing_key(key, runs[0].address, there)
+        if not any(_concerns(name, [key]) for name in known):
+            raise missing_key(key, runs[0].address, known)
     if not names:
         behind = "" if x is None else f" with the step {x!r}"
-        raise Trouble(
+        raise CLIError(
             f"There is nothing to plot{behind}: a curve is a real number that was logged "
-            f"several times. The keys are {', '.join(there) or 'none yet'}."
+            f"several times. The keys are {', '.join(known) or 'none yet'}."
         )
 
 
-def _figure(
-    names: Sequence[str], every: dict[str, Curves], band: str | None, smooth: int
-) -> Any:
+def _draw(
+    names: Sequence[str], curves: dict[str, Curves], band: str | None, smooth: int
+) -> "Figure":
     plt = imported("matplotlib.pyplot", "`lox plot`", "plot")
-    axes = grid(plt.figure(layout="constrained"), len(names))
+    figure = plt.figure(layout="constrained")
+    axes = grid(figure, len(names))
+    has_legend = len(curves) > 1
     for name, ax in zip(names, axes, strict=True):
-        for text, curves in every.items():
-            if name in curves:
-                curve = _smoothed(curves[name], smooth)
-                label = _label(text, curve) if len(every) > 1 else None
-                draw_panel(ax, curve.panel(band, "run"), label)
-                ax.set_xlabel(curve.step)
-                title = _title(curve, band) if len(every) == 1 else ""
-                ax.set_title(title, loc="right", fontsize="small", color="0.4")
+        for text, by_name in curves.items():
+            if name not in by_name:
+                continue
+            curve = _smooth(by_name[name], smooth)
+            runs = count(len(curve.points), "run")
+            label = f"{text}, {runs}" if curve.is_batch else text
+            note = runs if band is None else f"mean and {band} of {runs}"
+            has_note = curve.is_batch and not has_legend
+            panel = curve.panel(band)._replace(note=note if has_note else "")
+            draw_panel(ax, panel, label if has_legend else None)
+            ax.set_xlabel(curve.step)
         ax.set_ylabel(name)
-        if len(every) > 1:
+        if has_legend:
             ax.legend(frameon=False, fontsize="small")
-    return axes[0].figure
+    return figure
 
 
-def _label(text: str, curve: Curve) -> str:
-    return f"{text}, {count(len(curve.points), 'run')}" if curve.is_batch else text
-
-
-def _title(curve: Curve, band: str | None) -> str:
-    """What is drawn of several runs."""
-    runs = count(len(curve.points), "run")
-    if not curve.is_batch:
-        return ""
-    return runs if band is None else f"mean and {band} of {runs}"
-
-
-def _smoothed(curve: Curve, number: int) -> Curve:
-    """The curve with the mean of so many rows up to each in its place."""
+def _smooth(curve: Curve, number: int) -> Curve:
+    """Return the curve with the mean of so many rows up to each in its place."""
     points = [(steps, _running_mean(values, number)) for steps, values in curve.points]
     return dataclasses.replace(curve, points=points)
 
@@ -135,10 +141,12 @@ def _smoothed(curve: Curve, number: int) -> Curve:
 def _running_mean(values: np.ndarray, number: int) -> np.ndarray:
     if number == 1:
         return values
+    # A mean is a difference of sums. A sum with a NaN in it would lose all that follow, so
+    # what is not finite is counted apart.
     finite = np.isfinite(values)
     sums = np.cumsum(np.append(0.0, np.where(finite, values, 0)))
-    others = np.cumsum(np.append(0, ~finite))
+    not_finite = np.cumsum(np.append(0, ~finite))
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(0, ends - number)
     means = (sums[ends] - sums[starts]) / (ends - starts)
-    return np.where(others[ends] > others[starts], np.nan, means)
+    return np.where(not_finite[ends] > not_finite[starts], np.nan, means)

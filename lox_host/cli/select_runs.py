@@ -2,15 +2,13 @@
 
 import dataclasses
 import os
-import pathlib
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable
-from typing import Any
 
-from lox_host.cli.errors import Trouble, listed, meant
-from lox_host.store.folder import MARKER, existing
-from lox_host.store.reader import Snapshot, snapshots
+from lox_host.cli.errors import CLIError, list_names, suggest
+from lox_host.store import Reader, find_stores, is_store, open_store
+from lox_host.writer import Run
 
 # Where the runs are if nobody says otherwise.
 DEFAULT = ".lox"
@@ -19,12 +17,12 @@ SECOND = len("20260131-235959")
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class SelectedRun:
     """One session of a run.
 
     Attributes:
         store: The folder of the store, as it was typed.
-        now: What is known of the session.
+        reader: The session.
         id: The number of the run in it.
         number: The number of the session among those of the run, from 1.
         sessions: How many sessions the run has.
@@ -32,25 +30,25 @@ class Choice:
     """
 
     store: str
-    now: Snapshot
+    reader: Reader
     id: int
     number: int
     sessions: int
     session: str
 
     @property
-    def run(self) -> dict[str, Any]:
-        return self.now.runs[self.id]
+    def run(self) -> Run:
+        return self.reader.runs[self.id]
 
     @property
     def name(self) -> str:
         """Its name in the store."""
         which = f"@{self.number}" if self.sessions > 1 else ""
-        return f"{self.run['name']}{which}"
+        return f"{self.run.name}{which}"
 
     @property
     def path(self) -> str:
-        """What `chosen` understands."""
+        """What `select_runs` understands."""
         return os.path.join(self.store, self.name)
 
     @property
@@ -59,119 +57,117 @@ class Choice:
         return shlex.quote(self.path)
 
 
-def every(store: str) -> list[Choice]:
-    """All sessions of all runs, the oldest first."""
-    pairs = [(now, id) for now in snapshots(existing(store)) for id in now.runs]
-    names = [now.runs[id]["name"] for now, id in pairs]
-    short = _shortened({now.folder.name for now, _ in pairs})
-    sessions, number = Counter(names), Counter[str]()
-    found = []
-    for (now, id), name in zip(pairs, names, strict=True):
-        number[name] += 1
-        session = short[now.folder.name]
-        found.append(Choice(store, now, id, number[name], sessions[name], session))
-    return found
+def all_runs(store: str) -> list[SelectedRun]:
+    """Return all sessions of all runs of a store, the oldest first."""
+    found = [(reader, run) for reader in open_store(store) for run in reader.runs.values()]
+    sessions = Counter(run.name for _, run in found)
+    short_names = _shorten({reader.folder.name for reader, _ in found})
+    runs, numbers = [], Counter[str]()
+    for reader, run in found:
+        numbers[run.name] += 1
+        number, of = numbers[run.name], sessions[run.name]
+        session = short_names[reader.folder.name]
+        runs.append(SelectedRun(store, reader, run.id, number, of, session))
+    return runs
 
 
-def chosen(text: str) -> list[Choice]:
-    """The runs that are meant, each in its newest session unless that is said."""
-    store, name = located(text)
-    runs = every(store)
+def select_runs(text: str) -> list[SelectedRun]:
+    """Return the runs that are meant, each in its newest session unless that is said."""
+    store, name = locate(text)
+    runs = all_runs(store)
     if not runs:
-        raise Trouble(f"The store in {store!r} has no runs yet.")
-    return _matching(store, name, runs) if name else _newest(runs)
+        raise CLIError(f"The store in {store!r} has no runs yet.")
+    return _select(store, name, runs) if name else _newest(runs)
 
 
-def several(texts: Iterable[str]) -> list[Choice]:
-    """All runs that are meant, each once."""
-    found = [choice for text in texts for choice in chosen(text)]
-    places = [(choice.now.folder.resolve(), choice.id) for choice in found]
-    return list(dict(zip(places, found, strict=True)).values())
+def select_all(texts: Iterable[str]) -> list[SelectedRun]:
+    """Return all runs that are meant, each once."""
+    found = {}
+    for text in texts:
+        for run in select_runs(text):
+            found[run.reader.folder.resolve(), run.id] = run
+    return list(found.values())
 
 
-def located(text: str) -> tuple[str, str]:
-    """The folder of the store, and what is meant in there."""
+def by_session(runs: Iterable[SelectedRun]) -> dict[Reader, list[SelectedRun]]:
+    """Return the runs by their session, so that each is read once."""
+    sessions: dict[Reader, list[SelectedRun]] = {}
+    for run in runs:
+        sessions.setdefault(run.reader, []).append(run)
+    return sessions
+
+
+def locate(text: str) -> tuple[str, str]:
+    """Return the folder of the store, and what is meant in there."""
     path = os.path.expanduser(text).rstrip("/") or "/"
     parent, name = os.path.split(path)
-    if _is_store(path):
+    if is_store(path):
         return path, ""
-    if _is_store(parent or "."):
+    if is_store(parent or "."):
         return parent or ".", name
-    if not parent and _is_store(DEFAULT):
+    if not parent and is_store(DEFAULT):
         return DEFAULT, name
-    raise Trouble(_no_store(text, path))
+    problem = "has no file 'lox.json'" if os.path.exists(path) else "is not there"
+    stores = find_stores(path) if os.path.isdir(path) else find_stores(".")
+    hint = "A store is the folder that `SaveLogger` or `lox.save` was given."
+    if stores:
+        hint = f"There are stores in {list_names(stores)}.{suggest(text, stores)}"
+    raise CLIError(f"There is no store in {text!r}: it {problem}. {hint}")
 
 
-def stores(folder: str) -> list[str]:
-    """Stores in a folder, and in the folders of it."""
-    here = pathlib.Path(folder)
-    found = (here.glob(f"{depth}{MARKER}") for depth in ("", "*/", "*/*/"))
-    return [str(path.parent) for paths in found for path in sorted(paths)]
-
-
-def _matching(store: str, text: str, runs: list[Choice]) -> list[Choice]:
+def _select(store: str, text: str, runs: list[SelectedRun]) -> list[SelectedRun]:
+    """Return the runs with a name, or in a session, that begins like the text."""
     name, at, number = text.partition("@")
-    by_name: dict[str, list[Choice]] = {}
-    by_session: dict[str, list[Choice]] = {}
-    for choice in runs:
-        by_name.setdefault(choice.run["name"], []).append(choice)
-        by_session.setdefault(choice.now.folder.name, []).append(choice)
-    groups = {**by_session, **by_name}
-    found = [name] if name in groups else [own for own in groups if own.startswith(name)]
+    by_name: dict[str, list[SelectedRun]] = {}
+    by_session: dict[str, list[SelectedRun]] = {}
+    for run in runs:
+        by_name.setdefault(run.run.name, []).append(run)
+        by_session.setdefault(run.reader.folder.name, []).append(run)
+    names = [*by_session, *by_name]
+    found = [name] if name in names else [full for full in names if full.startswith(name)]
     if len(found) > 1:
-        raise Trouble(
-            f"{text!r} in {store!r} may be {listed(found)}. Type as much as is needed to "
-            "tell them apart."
+        raise CLIError(
+            f"{text!r} in {store!r} may be {list_names(found)}. Type as much as is needed "
+            "to tell them apart."
         )
     if not found:
-        raise Trouble(
-            f"The store in {store!r} has no run {name!r}.{meant(name, by_name)} It has "
-            f"{listed(by_name)}: see `lox ls {shlex.quote(store)}`."
+        raise CLIError(
+            f"The store in {store!r} has no run {name!r}.{suggest(name, by_name)} It has "
+            f"{list_names(by_name)}: see `lox ls {shlex.quote(store)}`."
         )
     if found[0] in by_session:
         return by_session[found[0]]
-    own = by_name[found[0]]
-    return [_numbered(own, number) if at else own[-1]]
+    sessions = by_name[found[0]]
+    return [_numbered(sessions, number) if at else sessions[-1]]
 
 
-def _numbered(runs: list[Choice], number: str) -> Choice:
-    if number.isdecimal() and 1 <= int(number) <= len(runs):
-        return runs[int(number) - 1]
-    name = runs[0].run["name"]
-    there = f"those from @1 to @{len(runs)}" if len(runs) > 1 else "only one, which is @1"
-    raise Trouble(f"The run {name!r} has no session @{number}. It has {there}.")
+def _numbered(sessions: list[SelectedRun], number: str) -> SelectedRun:
+    if number.isdecimal() and 1 <= int(number) <= len(sessions):
+        return sessions[int(number) - 1]
+    known = "only one, which is @1"
+    if len(sessions) > 1:
+        known = f"those from @1 to @{len(sessions)}"
+    name = sessions[0].run.name
+    raise CLIError(f"The run {name!r} has no session @{number}. It has {known}.")
 
 
-def _shortened(names: Collection[str]) -> dict[str, str]:
-    """The names of sessions, cut behind the second, or as soon as they differ."""
-    lengths = range(SECOND, max(map(len, names), default=0) + 1)
-    heads = [Counter(name[:length] for name in names) for length in lengths]
-    cuts = {name: [name[:length] for length in lengths] for name in names}
-    return {
-        name: next(cut for cut, of in zip(own, heads, strict=True) if of[cut] == 1)
-        for name, own in cuts.items()
-    }
+def _shorten(names: Collection[str]) -> dict[str, str]:
+    """Cut the names of sessions behind the second, or as soon as they differ."""
+    short: dict[str, str] = {}
+    for length in range(SECOND, max(map(len, names), default=0) + 1):
+        heads = Counter(name[:length] for name in names)
+        for name in names:
+            if heads[name[:length]] == 1:
+                short.setdefault(name, name[:length])
+        if len(short) == len(names):
+            break
+    return short
 
 
-def _newest(runs: list[Choice]) -> list[Choice]:
-    newest: dict[str, Choice] = {}
-    for choice in runs:
+def _newest(runs: list[SelectedRun]) -> list[SelectedRun]:
+    newest: dict[str, SelectedRun] = {}
+    for run in runs:
         # A run that is there again has the place of its newest session.
-        newest.pop(choice.run["name"], None)
-        newest[choice.run["name"]] = choice
+        newest.pop(run.run.name, None)
+        newest[run.run.name] = run
     return list(newest.values())
-
-
-def _is_store(path: str) -> bool:
-    return os.path.isfile(os.path.join(path, MARKER))
-
-
-def _no_store(text: str, path: str) -> str:
-    what = f"has no file {MARKER!r}" if os.path.exists(path) else "is not there"
-    there = stores(path) if os.path.isdir(path) else stores(".")
-    hint = (
-        f"There are stores in {listed(there)}.{meant(text, there)}"
-        if there
-        else "A store is the folder that `SaveLogger` or `lox.save` was given."
-    )
-    return f"There is no store in {text!r}: it {what}. {hint}"

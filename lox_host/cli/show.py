@@ -1,26 +1,23 @@
 """`lox show`: what is in a run, or in several of them together."""
 
-import itertools as it
 import math
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from lox_host.cli.describe import described, moment, settings, stored_runs, took
-from lox_host.cli.errors import missing_key
-from lox_host.cli.match import within
+from lox_host.cli.describe import describe, full_date, settings, stored, time_taken
+from lox_host.cli.match import select_names
 from lox_host.cli.output import GAP, Column, Screen, print_json, room, screen
-from lox_host.cli.select_runs import Choice, several
+from lox_host.cli.select_runs import SelectedRun, by_session, select_all
 from lox_host.display.statistics import Statistics
 from lox_host.display.summary import Summary
 from lox_host.display.text import clean, count, digits, sparkline
-from lox_host.store.reader import Stale
-from lox_host.store.recorded import recorded
+from lox_host.store import retry_if_stale
 from lox_host.tree import leaves
 
 CURVE = 8, 32  # least and most width of a curve
-MARGIN = 9  # where the names of facts stand
+MARGIN = 9  # width of the names in front of what is known of all
 
 
 class Content(NamedTuple):
@@ -37,34 +34,32 @@ class Content(NamedTuple):
     steps: dict[str, float]
 
 
+@retry_if_stale
 def show(where: Sequence[str], keys: Sequence[str], *, as_json: bool) -> None:
     """Show the keys of runs: rows, last values, the smallest and the largest, a curve."""
-    while True:
-        try:
-            choices = several(where)
-            content = _content(choices)
-            break
-        except Stale:
-            continue
-    names = _names(choices, content, keys)
+    runs = select_all(where)
+    content = _read(runs)
+    names = list(content.summary.statistics)
+    if keys:
+        names = select_names(names, keys, _title(runs))
     if as_json:
-        print_json(_for_programs(choices, content, names))
+        print_json(_for_programs(runs, content, names))
         return
     out = screen()
-    _head(out, choices, content)
+    _print_head(out, runs, content)
     if names:
         out.line()
-        series = {name: content.summary.statistics[name] for name in names}
-        _body(out, series, content.rows, several=len(choices) > 1)
+        statistics = {name: content.summary.statistics[name] for name in names}
+        _print_table(out, statistics, content.rows, several=len(runs) > 1)
 
 
-def _content(choices: Sequence[Choice]) -> Content:
+def _read(runs: Sequence[SelectedRun]) -> Content:
     summary, rows, steps = Summary(0.0), Counter[str](), dict[str, float]()
-    number = {(choice.now.folder, choice.id): i for i, choice in enumerate(choices)}
-    for now, own in it.groupby(choices, key=lambda choice: choice.now):
-        ids = {choice.id: number[now.folder, choice.id] for choice in own}
-        frames = [frame for group in now.frames.values() for frame in group]
-        for block in recorded(now, frames, ids):
+    # The same id may be in several sessions, for different runs.
+    number = {run: i for i, run in enumerate(runs)}
+    for reader, its_runs in by_session(runs).items():
+        ids = {run.id: number[run] for run in its_runs}
+        for block in reader.blocks(ids):
             summary.add(block.renamed(ids), 0.0)
             for name, step in block.steps.items():
                 steps[name] = max(steps.get(name, -math.inf), float(step.max()))
@@ -73,40 +68,29 @@ def _content(choices: Sequence[Choice]) -> Content:
     return Content(summary, rows, steps)
 
 
-def _names(choices: Sequence[Choice], content: Content, keys: Sequence[str]) -> list[str]:
-    """The names to be shown: all of them, or those of the keys that are asked for."""
-    there = list(content.summary.statistics)
-    if not keys:
-        return there
-    found = [[name for name in there if within(name, key)] for key in keys]
-    for key, own in zip(keys, found, strict=True):
-        if not own:
-            raise missing_key(key, _title(choices), there)
-    return list(dict.fromkeys(it.chain(*found)))
+def _title(runs: Sequence[SelectedRun]) -> str:
+    if len(runs) == 1:
+        return runs[0].address
+    stores = ", ".join(dict.fromkeys(run.store for run in runs))
+    return f"{count(len(runs), 'run')} in {stores}"
 
 
-def _title(choices: Sequence[Choice]) -> str:
-    first, *others = choices
-    if not others:
-        return first.address
-    stores = ", ".join(dict.fromkeys(choice.store for choice in choices))
-    return f"{count(len(choices), 'run')} in {stores}"
-
-
-def _head(out: Screen, choices: Sequence[Choice], content: Content) -> None:
-    first, *others = choices
-    session = f"  session {first.number} of {first.sessions}"
-    said = session if first.sessions > 1 and not others else ""
-    out.line((_title(choices), "bold"), (said, "dim"))
-    started = moment(min(choice.run["start"] for choice in choices))
-    times = dict.fromkeys(took(choice) for choice in choices)
-    lines = [("started", started), ("took", next(iter(times)) if len(times) == 1 else "")]
-    configs = [settings(choice.run["config"]) for choice in choices]
+def _print_head(out: Screen, runs: Sequence[SelectedRun], content: Content) -> None:
+    """Print what is known of the runs as a whole, where it is the same for all."""
+    first, session = runs[0], ""
+    if len(runs) == 1 and first.sessions > 1:
+        session = f"  session {first.number} of {first.sessions}"
+    out.line((_title(runs), "bold"), (session, "dim"))
+    lines = {"started": full_date(min(run.run.start for run in runs))}
+    times = {time_taken(run) for run in runs}
+    if len(times) == 1:
+        lines["took"] = times.pop()
+    configs = [settings(run.run.config) for run in runs]
     if all(config == configs[0] for config in configs):
-        lines.append(("config", "  ".join(f"{k}={value}" for k, value in configs[0])))
+        lines["config"] = "  ".join(f"{name}={value}" for name, value in configs[0])
     steps = content.steps.items()
-    lines.append(("steps", "  ".join(f"{clean(k)} {digits(x, 'i')}" for k, x in steps)))
-    for name, text in lines:
+    lines["steps"] = "  ".join(f"{clean(name)} {digits(x, 'i')}" for name, x in steps)
+    for name, text in lines.items():
         if text:
             out.line((f"{name:{MARGIN}}", "dim"), (_wrapped(text, out.width), ""))
 
@@ -120,31 +104,35 @@ def _wrapped(text: str, width: int | None) -> str:
     return f"\n{'':{MARGIN}}".join(lines)
 
 
-def _body(
-    out: Screen, every: dict[str, Statistics], rows: Counter[str], *, several: bool
+def _print_table(
+    out: Screen, names: dict[str, Statistics], rows: Counter[str], *, several: bool
 ) -> None:
-    labels = [f"{clean(name)} {series.note}".rstrip() for name, series in every.items()]
-    numbers = [_numbers(series) for series in every.values()]
-    heads = ["MEAN", "± STD", "MIN", "MAX"] if several else ["LAST", "MIN", "MAX"]
+    numbers = [_numbers(statistics) for statistics in names.values()]
     columns = [
-        Column("KEY", labels),
-        Column("ROWS", [str(rows[name]) for name in every], right=True),
+        Column("KEY", [f"{clean(name)} {of.note}".rstrip() for name, of in names.items()]),
+        Column("ROWS", [str(rows[name]) for name in names], right=True),
     ]
-    for head in heads:
-        cells = [own.get(head, "") for own in numbers]
-        look: Any = {"right": head != "± STD", "optional": head in ("MIN", "MAX")}
-        columns.append(Column(head, cells, numbers=True, **look))
-    out.table(columns if out.width is None else _with_trend(columns, every, out.width))
+    for head in ("MEAN", "± STD", "MIN", "MAX") if several else ("LAST", "MIN", "MAX"):
+        columns.append(
+            Column(
+                head,
+                [texts.get(head, "") for texts in numbers],
+                right=head != "± STD",
+                numbers=True,
+                optional=head in ("MIN", "MAX"),
+            )
+        )
+    out.table(columns if out.width is None else _with_trend(columns, names, out.width))
 
 
 def _with_trend(
-    columns: list[Column], every: dict[str, Statistics], width: int
+    columns: list[Column], names: dict[str, Statistics], width: int
 ) -> list[Column]:
-    """The columns and a curve, rather than those that there is then no room for."""
+    """Return the columns and a curve, rather than those that it leaves no room for."""
     for shown in (columns, [column for column in columns if not column.optional]):
         size = min(CURVE[1], room(shown, width) - GAP)
         if size >= CURVE[0]:
-            curves = [sparkline(series.trend.points(size)) for series in every.values()]
+            curves = [sparkline(of.trend.points(size)) for of in names.values()]
             return [*shown, Column("TREND", curves, style="cyan")]
     return columns
 
@@ -157,24 +145,26 @@ def _numbers(statistics: Statistics) -> dict[str, str]:
 
 
 def _for_programs(
-    choices: Sequence[Choice], content: Content, names: Sequence[str]
+    runs: Sequence[SelectedRun], content: Content, names: Sequence[str]
 ) -> dict[str, Any]:
-    runs = list(map(described, choices, stored_runs(choices)))
-    series = content.summary.statistics
-    keys = {name: _figures(series[name], content.rows[name]) for name in names}
-    return {"runs": runs, "steps": content.steps, "keys": keys}
+    statistics = content.summary.statistics
+    return {
+        "runs": [describe(*pair) for pair in zip(runs, stored(runs), strict=True)],
+        "steps": content.steps,
+        "keys": {name: _figures(statistics[name], content.rows[name]) for name in names},
+    }
 
 
-def _figures(series: Statistics, rows: int) -> dict[str, Any]:
-    if not series:
-        return {"rows": rows, "note": series.note}
-    spread = series.spread()
+def _figures(statistics: Statistics, rows: int) -> dict[str, Any]:
+    if not statistics:
+        return {"rows": rows, "note": statistics.note}
+    spread = statistics.spread()
     return {
         "rows": rows,
-        "note": series.note,
-        "last": series.last,
+        "note": statistics.note,
+        "last": statistics.last,
         "mean": spread.mean,
         "std": spread.std,
-        "min": series.low,
-        "max": series.high,
+        "min": statistics.low,
+        "max": statistics.high,
     }

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from lox_host.cli.errors import missing_key
-from lox_host.cli.follow import Follower
-from lox_host.cli.match import within
+from lox_host.cli.match import is_wanted, matches
 from lox_host.cli.output import Part, Screen, print_json, screen
-from lox_host.cli.select_runs import chosen
+from lox_host.cli.select_runs import select_runs
 from lox_host.display.text import clean, digits
 from lox_host.display.values import short
-from lox_host.rows import Batch, Block, Row
+from lox_host.rows import Batch, Row
+from lox_host.store import Follower
 from lox_host.tree import leaves
 
 PAUSE = 0.25  # seconds between two looks
@@ -25,13 +25,13 @@ def tail(
     where: str, keys: Sequence[str], number: int, *, follow: bool, as_json: bool
 ) -> None:
     """Print the last rows of the newest session that is meant, and go on until it ends."""
-    runs = chosen(where)
-    newest = max(runs, key=lambda choice: choice.now.folder.name).now.folder
-    own = {choice.id: choice for choice in runs if choice.now.folder == newest}
-    names = {id: choice.name for id, choice in own.items()}
-    follower = Follower(next(iter(own.values())).now, own, keys)
-    rows = _rows(follower.last(number) if number else _skipped(follower))
-    _check(follower, keys, where, follow=follow)
+    runs = select_runs(where)
+    session = max(run.reader.folder for run in runs)
+    names = {run.id: run.name for run in runs if run.reader.folder == session}
+    follower = Follower(session, names, lambda key: is_wanted(key, keys))
+    blocks = follower.last(number)
+    rows = list(Batch(blocks).rows())
+    _check_keys(follower, keys, where, follow=follow)
     out = None if as_json else screen()
     _print(out, rows[len(rows) - min(number, len(rows)) :], names)
     while follow and not follower.ended:
@@ -40,19 +40,17 @@ def tail(
         if blocks:
             time.sleep(TOGETHER)
             blocks += follower.new()
-        _print(out, _rows(blocks), names)
+        _print(out, list(Batch(blocks).rows()), names)
     if follow:
         print(f"lox: {where} has ended.", file=sys.stderr)
 
 
-def _skipped(follower: Follower) -> list[Block]:
-    follower.last(0)
-    return []
-
-
-def _check(follower: Follower, keys: Sequence[str], where: str, *, follow: bool) -> None:
+def _check_keys(
+    follower: Follower, keys: Sequence[str], where: str, *, follow: bool
+) -> None:
+    """Raise for a key that is not there, or warn if it may come."""
     for key in keys:
-        if any(within(own, key) for own in follower.keys):
+        if any(matches(name, key) for name in follower.keys):
             continue
         error = missing_key(key, where, follower.keys)
         if follower.ended or not follow:
@@ -60,14 +58,11 @@ def _check(follower: Follower, keys: Sequence[str], where: str, *, follow: bool)
         print(f"lox: {error} It may come.", file=sys.stderr)
 
 
-def _rows(blocks: Sequence[Block]) -> list[Row]:
-    return list(Batch(blocks).rows())
-
-
 def _print(out: Screen | None, rows: Sequence[Row], names: dict[int, str]) -> None:
     for row in rows:
         if out is None:
-            print_json(_for_programs(row, names))
+            fields = {"run": names[row.run], "steps": row.steps, "values": row.values}
+            print_json(fields)
         else:
             out.line(*_parts(row, names))
     sys.stdout.flush()
@@ -87,7 +82,3 @@ def _text(value: Any) -> str:
     if np.ndim(value) or np.iscomplexobj(value):
         return clean(short(value))
     return digits(float(value), value.dtype.kind)
-
-
-def _for_programs(row: Row, names: dict[int, str]) -> dict[str, Any]:
-    return {"run": names[row.run], "steps": row.steps, "values": row.values}

@@ -1,11 +1,46 @@
 """The store on disk. NumPy and the standard library, nanoarrow to write; no JAX.
 
     store/
-        lox.json            marks the folder as a store, and says in which version
-        <session>/          of one process, which alone ever writes there
-            journal         what counts: runs, layouts, frames, each line with a checksum
-            0000.arrows     rows of keys with one layout: an Arrow IPC stream
+        lox.json               marks the folder as a store, and says in which format
+        20260131-235959-.../   a session: one process, which alone ever writes there
+            journal            what counts: runs, layouts, frames, each line with a checksum
+            0000.arrows        a segment: frames of one layout, an Arrow IPC stream
+            0001.arrows        another layout, or more of the same
+        20260201-080000-.../   the next session, of the same runs or of others
 
-A frame is a record batch. It counts once its line is in the journal, which has the place
-and the checksum of each column: one column is read and checked without the others.
+To write: `begin_session` makes the folder of a session, and `Session` writes to it. Keys
+that were logged together are a *group*, with one *layout* of columns. A *frame* is what a
+group had to write at one flush. It counts once its line is in the journal, which has the
+place and the checksum of each column. Files only grow, so readers need no lock. At its end
+a session is rewritten once, with large frames in place of small ones.
+
+To read: `open_store` has a `Reader` for each session, and `Reader.blocks` its rows.
+`read_key_rows` puts them together by key, a `Follower` reads what comes, `runs` lists all.
+Other folders import nothing but the names below.
 """
+
+from lox_host.store.folder import (
+    Path as Path,
+    begin_session as begin_session,
+    check_mode as check_mode,
+    find_stores as find_stores,
+    is_store as is_store,
+)
+from lox_host.store.follow import Follower as Follower
+from lox_host.store.key_rows import (
+    KeyRows as KeyRows,
+    align as align,
+    read_key_rows as read_key_rows,
+)
+from lox_host.store.reader import (
+    Reader as Reader,
+    open_session as open_session,
+    open_store as open_store,
+    retry_if_stale as retry_if_stale,
+)
+from lox_host.store.session import Session as Session
+from lox_host.store.stored_run import (
+    StoredRun as StoredRun,
+    runs as runs,
+    stored_runs as stored_runs,
+)

@@ -1,17 +1,24 @@
-"""The end of a session: many small frames become few large ones, all at once."""
+"""The end of a session: many small frames become few large ones, all at once.
+
+    before     journal      0000.arrows (100 frames)      0001.arrows (1 large frame)
+    meanwhile  journal.new  0002.arrows.new (1 frame)     beside all of these
+    after      journal      0002.arrows                   0001.arrows
+
+Replacing the journal is what makes the new frames count. A process that is killed before
+leaves the old session, one that is killed after it the new one and files that nobody reads.
+"""
 
 import contextlib
-import itertools as it
 import os
 import pathlib
 from collections.abc import Iterator
 
 import numpy as np
 
+from lox_host.store import journal
 from lox_host.store.frames import Encoder, Frame
-from lox_host.store.journal import append, lines
-from lox_host.store.reader import Reader, Snapshot, snapshot
-from lox_host.store.segments import Segments, created, synced
+from lox_host.store.reader import Reader, open_session
+from lox_host.store.segments import Segments, create_file, sync
 
 # How large frames become; smaller than a quarter of it is small.
 BYTES = 8 << 20
@@ -20,19 +27,18 @@ BYTES = 8 << 20
 def compact(folder: pathlib.Path, first: int) -> None:
     """Join the small frames of a session that has ended.
 
-    The new files come beside the old ones. Replacing the journal makes them count, and then
-    the old ones go. Where there is no room for both, all stays as it is.
+    Where there is no room for the old and the new ones, all stays as it is.
 
     Args:
         folder: The folder of the session.
         first: The number of the first new file.
     """
-    old = snapshot(folder)
-    small = [number for number in old.layouts if _is_small(old.frames[number])]
+    old = open_session(folder)
+    small = [group for group, frames in old.frames.items() if _are_small(frames)]
     if not small:
         return
     try:
-        frames = _rewritten(old, small, Segments(folder, first, suffix=".new"))
+        frames = _rewrite(old, small, Segments(folder, first, suffix=".new"))
         _commit(old, small, frames)
     except OSError:
         pass
@@ -41,55 +47,64 @@ def compact(folder: pathlib.Path, first: int) -> None:
             rest.unlink()
 
 
-def _rewritten(old: Snapshot, small: list[int], new: Segments) -> list[Frame]:
-    encoders = {number: Encoder(old.layouts[number]) for number in small}
+def _rewrite(old: Reader, groups: list[int], new: Segments) -> list[Frame]:
+    """Write the frames of some groups again, as few large ones."""
+    frames = []
     with contextlib.closing(new):
-        return [
-            new.write(number, encoders[number], _joined(old, chunk))
-            for number in small
-            for chunk in _chunks(old.frames[number])
-        ]
+        for group in groups:
+            encoder = Encoder(old.layouts[group])
+            for chunk in _chunks(old.frames[group]):
+                frames.append(new.write(group, encoder, _joined_columns(old, chunk)))
+    return frames
 
 
-def _commit(old: Snapshot, small: list[int], frames: list[Frame]) -> None:
-    """Make the new frames count instead of the small ones."""
+def _commit(old: Reader, groups: list[int], frames: list[Frame]) -> None:
+    """Make the new frames count instead of those of these groups."""
     *kept, end = (
-        entry for entry in old.entries if entry.get("frame", {}).get("group") not in small
+        entry for entry in old.entries if entry.get("frame", {}).get("group") not in groups
     )
-    journal = created(old.folder / "journal.new")
-    append(journal, lines([*kept, *({"frame": f._asdict()} for f in frames), end]))
-    os.close(journal)
-    names = [*dict.fromkeys(frame.file for frame in frames), "journal"]
+    entries = [*kept, *({"frame": frame._asdict()} for frame in frames), end]
+    file = create_file(old.folder / f"{journal.NAME}.new")
+    journal.append(file, journal.encode(entries))
+    os.close(file)
+    names = [*dict.fromkeys(frame.file for frame in frames), journal.NAME]
     for name in names:
-        synced(old.folder / f"{name}.new")
+        sync(old.folder / f"{name}.new")
     for name in names:
         os.replace(old.folder / f"{name}.new", old.folder / name)
-    synced(old.folder)
-    for name in {frame.file for number in small for frame in old.frames[number]}:
+    sync(old.folder)
+    for name in {frame.file for group in groups for frame in old.frames[group]}:
         (old.folder / name).unlink()
 
 
-def _joined(old: Snapshot, frames: list[Frame]) -> list[np.ndarray]:
-    """The columns of several frames of a group."""
-    with Reader(old) as reader:
-        columns = range(len(old.layouts[frames[0].group].columns))
-        parts = [[reader.column(frame, i) for frame in frames] for i in columns]
-    if any(part is None for column in parts for part in column):
-        raise OSError("A frame is damaged.")
-    return [np.concatenate(column) for column in parts]
-
-
 def _chunks(frames: list[Frame]) -> Iterator[list[Frame]]:
-    """The frames in groups of about the size that they are to have."""
-    sizes = it.accumulate(_size([frame]) for frame in frames)
-    pairs = zip(sizes, frames, strict=True)
-    for _, chunk in it.groupby(pairs, key=lambda pair: (pair[0] - 1) // BYTES):
-        yield [frame for _, frame in chunk]
+    """Yield the frames in groups of at most the size that they are to have."""
+    chunk, size = [], 0
+    for frame in frames:
+        if chunk and size + _size(frame) > BYTES:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(frame)
+        size += _size(frame)
+    yield chunk
 
 
-def _is_small(frames: list[Frame]) -> bool:
-    return len(frames) > 1 and _size(frames) < len(frames) * BYTES / 4
+def _joined_columns(old: Reader, frames: list[Frame]) -> list[np.ndarray]:
+    """Read all columns of several frames of a group."""
+    columns = []
+    with old.frame_reader() as files:
+        for i in range(len(old.layouts[frames[0].group].columns)):
+            parts = [files.column(frame, i) for frame in frames]
+            whole = [part for part in parts if part is not None]
+            if len(whole) < len(parts):
+                raise OSError("A frame is damaged.")
+            columns.append(np.concatenate(whole))
+    return columns
 
 
-def _size(frames: list[Frame]) -> int:
-    return sum(frame.end - frame.start for frame in frames)
+def _are_small(frames: list[Frame]) -> bool:
+    return len(frames) > 1 and sum(map(_size, frames)) < len(frames) * BYTES / 4
+
+
+def _size(frame: Frame) -> int:
+    return frame.end - frame.start

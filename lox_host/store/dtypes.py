@@ -7,21 +7,23 @@ import numpy as np
 _NAN = np.uint32(0x7FC00000)
 
 
-def named(name: str) -> np.dtype:
-    """The dtype that is called `name`."""
+def dtype_named(name: str) -> np.dtype:
+    """Return the dtype that is called `name`."""
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
-def storable(dtype: np.dtype) -> bool:
-    """Whether arrays of this dtype can be stored."""
-    small = dtype.itemsize <= (16 if dtype.kind == "c" else 8)
-    return hasattr(ml_dtypes, dtype.name) or (dtype.kind in "biufc" and small)
+def is_storable(dtype: np.dtype) -> bool:
+    """Return whether arrays of this dtype can be stored."""
+    is_small = dtype.itemsize <= (16 if dtype.kind == "c" else 8)
+    return hasattr(ml_dtypes, dtype.name) or (dtype.kind in "biufc" and is_small)
 
 
-def stored(array: np.ndarray) -> np.ndarray:
-    """The array in a dtype of Arrow's; a complex number as a last axis of two."""
-    if array.dtype.isbuiltin == 2:
-        return _widened(array)
+def to_stored(array: np.ndarray) -> np.ndarray:
+    """Return the array in a dtype of Arrow's; a complex number as a last axis of two."""
+    if array.dtype.isbuiltin == 2:  # one of `ml_dtypes`
+        return _widen(array)
+    # Only where it is needed: NumPy takes int32 with a byte order of its own for another
+    # dtype than int32.
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     array = np.ascontiguousarray(array)
@@ -30,14 +32,14 @@ def stored(array: np.ndarray) -> np.ndarray:
     return array.view(f"f{array.itemsize // 2}").reshape(*array.shape, 2)
 
 
-def restored(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The array that was stored, which had this dtype."""
+def from_stored(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return the array that was stored, which had this dtype."""
     if dtype.isbuiltin == 2:
-        return _narrowed(array, dtype)
+        return _narrow(array, dtype)
     return array.view(dtype)[..., 0] if dtype.kind == "c" else array
 
 
-def _widened(array: np.ndarray) -> np.ndarray:
+def _widen(array: np.ndarray) -> np.ndarray:
     name = array.dtype.name
     if "int" in name:
         return array.astype(np.uint8 if name.startswith("uint") else np.int8)
@@ -49,7 +51,7 @@ def _widened(array: np.ndarray) -> np.ndarray:
     return bits.view(np.float32)
 
 
-def _narrowed(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def _narrow(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if array.dtype.kind != "f":
         return array.astype(dtype)
     with np.errstate(invalid="ignore"):
@@ -60,4 +62,5 @@ def _narrowed(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _codes(array: np.ndarray) -> np.ndarray:
+    """Return the bits as unsigned integers."""
     return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")

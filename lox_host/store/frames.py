@@ -1,5 +1,15 @@
-"""Frames, the record batches of an Arrow IPC stream: written whole, read by the column."""
+"""Frames, the record batches of an Arrow IPC stream: written whole, read by the column.
 
+    0000.arrows
+    | schema | header | @run | @row | @step | loss | header | @run | @row | @step | loss |
+             |---------- a frame ------------------|---------- the next one -------------|
+                      |------|  an extent: offset, size and checksum of one column
+
+The journal has the extents of each frame, so that a reader goes straight to a column, reads
+it with one call, and knows whether it is what was written.
+"""
+
+import dataclasses
 import io
 import json
 import math
@@ -10,11 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lox_host.store.dtypes import named, restored, stored
-from lox_host.store.layout import Column, Layout, to_json
+from lox_host.store.dtypes import dtype_named, from_stored, to_stored
+from lox_host.store.layout import Column, Layout
 
 
-class Place(NamedTuple):
+class Extent(NamedTuple):
     """Where a column of a frame is in its file, and the checksum of its bytes."""
 
     offset: int
@@ -41,50 +51,54 @@ class Frame(NamedTuple):
     end: int
     rows: int
     runs: tuple[int, int]
-    columns: tuple[Place, ...]
+    columns: tuple[Extent, ...]
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "Frame":
-        """The frame from a line of the journal."""
-        columns = tuple(Place(*column) for column in fields["columns"])
+        """Return the frame that a line of the journal tells of."""
+        columns = tuple(Extent(*column) for column in fields["columns"])
         return cls(**{**fields, "columns": columns})
 
 
 class Encoder:
-    """Rows of one layout as parts of an Arrow IPC stream."""
+    """Turn rows of one layout into parts of an Arrow IPC stream."""
 
     def __init__(self, layout: Layout):
         import nanoarrow as na
 
-        self._types = [_types(column) for column in layout.columns]
-        names = (column.name for column in layout.columns)
-        fields = dict(zip(names, (types[-1][0] for types in self._types), strict=True))
-        metadata = {"lox": json.dumps(to_json(layout))}
+        self._types = [_arrow_types(column) for column in layout.columns]
+        fields = {
+            column.name: types[-1][0]
+            for column, types in zip(layout.columns, self._types, strict=True)
+        }
+        metadata = {"lox": json.dumps(dataclasses.asdict(layout))}
         self._schema = na.c_schema(na.Schema(na.struct(fields), metadata=metadata))
 
     def schema(self) -> bytes:
-        """What a file begins with. The layout is in its metadata, under `lox`."""
-        return self._written([], write_schema=True)
+        """Return what a file begins with. The layout is in its metadata, under `lox`."""
+        return self._encode([], write_schema=True)
 
-    def frame(self, columns: Sequence[np.ndarray]) -> tuple[bytes, list[Place]]:
-        """The bytes of a frame, and where the columns are in them."""
+    def frame(self, columns: Sequence[np.ndarray]) -> tuple[bytes, list[Extent]]:
+        """Return the bytes of a frame, and where the columns are in them."""
         import nanoarrow as na
 
         rows = len(columns[0])
-        buffers = [_buffer(column) for column in columns]
-        each = zip(self._types, buffers, strict=True)
-        children = [_array(types, rows, buffer) for types, buffer in each]
+        buffers = [_to_buffer(column) for column in columns]
+        children = [
+            _arrow_array(types, rows, buffer)
+            for types, buffer in zip(self._types, buffers, strict=True)
+        ]
         batch = na.c_array_from_buffers(self._schema, rows, [None], children=children)
-        data = self._written([batch], write_schema=False)
+        data = self._encode([batch], write_schema=False)
         # A message: a mark, the length of the header, the header, and a body in which each
         # buffer is filled up to 8 bytes. Those with the values are the only ones.
-        at, places = 8 + int.from_bytes(data[4:8], "little"), []
+        offset, extents = 8 + int.from_bytes(data[4:8], "little"), []
         for buffer in buffers:
-            places.append(Place(at, buffer.nbytes, zlib.crc32(buffer)))
-            at += buffer.nbytes + -buffer.nbytes % 8
-        return data, places
+            extents.append(Extent(offset, buffer.nbytes, zlib.crc32(buffer)))
+            offset += buffer.nbytes + -buffer.nbytes % 8
+        return data, extents
 
-    def _written(self, batches: Sequence[Any], *, write_schema: bool) -> bytes:
+    def _encode(self, batches: Sequence[Any], *, write_schema: bool) -> bytes:
         from nanoarrow.c_array_stream import CArrayStream
         from nanoarrow.ipc import StreamWriter
 
@@ -96,55 +110,60 @@ class Encoder:
         return out.getvalue()
 
 
-def read(file: int, place: Place, column: Column, rows: int) -> np.ndarray | None:
-    """One column of a frame. None if it is not what was written."""
-    data = _bytes(file, place)
-    if len(data) != place.size or zlib.crc32(data) != place.checksum:
+def read_column(file: int, extent: Extent, column: Column, rows: int) -> np.ndarray | None:
+    """Read one column of a frame. None if it is not what was written."""
+    data = _read_bytes(file, extent)
+    if len(data) != extent.size or zlib.crc32(data) != extent.checksum:
         return None
-    dtype = named(column.dtype)
-    plain = stored(np.zeros((0, *column.shape), dtype))
+    dtype = dtype_named(column.dtype)
+    plain = to_stored(np.zeros((0, *column.shape), dtype))
     shape = rows, *plain.shape[1:]
     if plain.dtype == bool:
         bits = np.frombuffer(data, np.uint8)
         array = np.unpackbits(bits, count=math.prod(shape), bitorder="little").view(bool)
     else:
         array = np.frombuffer(data, plain.dtype)
-    return restored(array.reshape(shape), dtype)
+    return from_stored(array.reshape(shape), dtype)
 
 
-def _bytes(file: int, place: Place) -> bytes:
+def _read_bytes(file: int, extent: Extent) -> bytes:
     # One call reads at most 2 GiB.
-    starts, most = range(0, place.size, 1 << 30), 1 << 30
+    most = 1 << 30
+    starts = range(0, extent.size, most)
     return b"".join(
-        os.pread(file, min(place.size - at, most), place.offset + at) for at in starts
+        os.pread(file, min(extent.size - at, most), extent.offset + at) for at in starts
     )
 
 
-def _buffer(column: np.ndarray) -> np.ndarray:
-    plain = stored(column).reshape(-1)
+def _to_buffer(column: np.ndarray) -> np.ndarray:
+    plain = to_stored(column).reshape(-1)
     return np.packbits(plain, bitorder="little") if plain.dtype == bool else plain
 
 
-def _types(column: Column) -> list[tuple[Any, int]]:
-    """The types of a column from the inside out, and how many of each a row has."""
+def _arrow_types(column: Column) -> list[tuple[Any, int]]:
+    """Return the types of a column from the inside out, and how many of each a row has.
+
+    For example, rows of the shape (2, 3) are lists of 2 lists of 3 numbers:
+    `[(float, 6), (list of 3, 2), (list of 2, 1)]`.
+    """
     import nanoarrow as na
 
-    plain = stored(np.zeros((1, *column.shape), named(column.dtype)))
+    plain = to_stored(np.zeros((1, *column.shape), dtype_named(column.dtype)))
     if not plain.size:
         return [(na.null(), 1)]
     name = plain.dtype.name
-    types = [(na.Schema(na.Type[_TYPES.get(name, name.upper())]), plain.size)]
+    types = [(na.Schema(na.Type[_ARROW_NAMES.get(name, name.upper())]), plain.size)]
     for i, size in reversed(list(enumerate(plain.shape[1:], 1))):
         types.append((na.fixed_size_list(types[-1][0], size), math.prod(plain.shape[:i])))
     return types
 
 
-# Where Arrow says it otherwise than NumPy.
-_TYPES = {"float16": "HALF_FLOAT", "float32": "FLOAT", "float64": "DOUBLE"}
+# The dtypes that have other names in Arrow than in NumPy.
+_ARROW_NAMES = {"float16": "HALF_FLOAT", "float32": "FLOAT", "float64": "DOUBLE"}
 
 
-def _array(types: Sequence[tuple[Any, int]], rows: int, buffer: np.ndarray) -> Any:
-    """The column in Arrow's form: the values, in a list for each axis of a row."""
+def _arrow_array(types: Sequence[tuple[Any, int]], rows: int, buffer: np.ndarray) -> Any:
+    """Return a column in Arrow's form: the values, in a list for each axis of a row."""
     import nanoarrow as na
 
     (inner, size), *lists = types

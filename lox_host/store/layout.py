@@ -1,18 +1,36 @@
-"""What the rows of a group of keys look like: the columns, and where each thing stands."""
+"""What the rows of a group look like: the columns, and what each of them holds.
+
+A file of the store is a table without trees. The layout says where in it the parts of a
+block stand, by the numbers of columns:
+
+    block of rows                              columns of the file
+    runs                                       0  @run
+    order                                      1  @row     number of the row in the session
+    steps["step"]                              2  @step
+    values["net"] = {"w": ..., "b": [...]}     3  net/w    4  net/b/0
+    valid["net"]                               5  net@valid
+    masks["step"]                              6  @step@valid
+
+Here the tree of the key `net` is `["dict", [["w", 3], ["b", ["list", [4]]]]]`.
+"""
 
 import dataclasses
 import itertools as it
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from lox_host.rows import Block, Form
-from lox_host.store.dtypes import storable
-from lox_host.tree import leaves
+from lox_host.store.dtypes import dtype_named, is_storable
+from lox_host.tree import Tree, leaves
 
 # The first columns of every file: the run, and the number of the row in the session.
 RUN, ROW = 0, 1
+
+# The tree of a value with the numbers of columns in place of arrays, in what JSON has:
+# `3`, `["list", [3, 4]]`, `["dict", [["a", 3], ["b", None]]]`.
+NumberTree: TypeAlias = "int | list[Any] | None"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,15 +47,21 @@ class Key:
     """What is known of a key.
 
     Attributes:
-        tree: Its value, with the numbers of columns: `3`, `["list", [3, 4]]`,
-            `["dict", [["a", 3], ["b", None]]]`.
+        tree: Its value, with the numbers of columns.
         form: What the writer was told of it.
         valid: The number of the column that says which examples logged.
     """
 
-    tree: Any
+    tree: NumberTree
     form: Form
     valid: int | None
+
+    @property
+    def columns(self) -> list[int]:
+        """The numbers of all its columns."""
+        numbers = [] if self.valid is None else [self.valid]
+        fill_tree(self.tree, numbers.append)
+        return numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,33 +80,91 @@ class Layout:
     masks: dict[str, int]
     keys: dict[str, Key]
 
+    @classmethod
+    def of(cls, block: Block) -> "Layout":
+        """Return the layout of a block."""
+        number = it.count(2)
+        steps = {name: next(number) for name in block.steps}
+        trees = {key: _number_tree(tree, number) for key, tree in block.values.items()}
+        valid = {key: next(number) for key in block.valid}
+        masks = {name: next(number) for name in block.masks}
+        names = [
+            *("@run", "@row"),
+            *(f"@{name}" for name in steps),
+            *(name for name, _ in _named_arrays(block)),
+            *(f"{key}@valid" for key in valid),
+            *(f"@{name}@valid" for name in masks),
+        ]
+        _, (runs, *others) = flatten(block)
+        arrays = [runs, np.zeros(0, np.int64), *others]
+        columns = (
+            Column(name, array.dtype.name, array.shape[1:])
+            for name, array in zip(_unique_names(names), arrays, strict=True)
+        )
+        keys = {
+            key: Key(tree, block.forms[key], valid.get(key)) for key, tree in trees.items()
+        }
+        return cls(tuple(columns), steps, masks, keys)
 
-def layout(block: Block) -> Layout:
-    """The layout of a block."""
-    number = it.count(2)
-    steps = {name: next(number) for name in block.steps}
-    trees = {key: _numbered(tree, number) for key, tree in block.values.items()}
-    valid = {key: next(number) for key in block.valid}
-    masks = {name: next(number) for name in block.masks}
-    names = [
-        *("@run", "@row"),
-        *(f"@{name}" for name in steps),
-        *(name for name, _ in _leaves(block)),
-        *(f"{key}@valid" for key in valid),
-        *(f"@{name}@valid" for name in masks),
-    ]
-    runs, *others = flat(block)[1]
-    each = zip(_unique(names), [runs, np.zeros(0, np.int64), *others], strict=True)
-    columns = tuple(_column(name, array) for name, array in each)
-    keys = {key: Key(tree, block.forms[key], valid.get(key)) for key, tree in trees.items()}
-    return Layout(columns, steps, masks, keys)
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "Layout":
+        """Return the layout that `dataclasses.asdict` turned into these fields."""
+        columns = tuple(
+            Column(column["name"], column["dtype"], tuple(column["shape"]))
+            for column in fields["columns"]
+        )
+        keys = {}
+        for name, key in fields["keys"].items():
+            form = {**key["form"], "tags": tuple(key["form"]["tags"])}
+            form["keys"] = tuple((i, impl) for i, impl in form["keys"])
+            keys[name] = Key(key["tree"], Form(**form), key["valid"])
+        return cls(columns, fields["steps"], fields["masks"], keys)
+
+    @property
+    def shared(self) -> list[int]:
+        """The numbers of the columns that belong to all keys."""
+        return [RUN, ROW, *self.steps.values(), *self.masks.values()]
+
+    def is_number(self, key: str) -> bool:
+        """Return whether a key is a real number in each row."""
+        tree, form = self.keys[key].tree, self.keys[key].form
+        if not isinstance(tree, int) or form.keys:
+            return False
+        column = self.columns[tree]
+        return column.shape == () and dtype_named(column.dtype).kind != "c"
+
+    def block(self, arrays: Mapping[int, np.ndarray], keys: Iterable[str]) -> Block:
+        """Return the block of some keys, from arrays by the numbers of their columns."""
+        known = {key: self.keys[key] for key in keys}
+        return Block(
+            runs=arrays[RUN],
+            steps={name: arrays[i] for name, i in self.steps.items()},
+            values={k: fill_tree(key.tree, arrays.__getitem__) for k, key in known.items()},
+            forms={k: key.form for k, key in known.items()},
+            valid={
+                k: arrays[key.valid] for k, key in known.items() if key.valid is not None
+            },
+            masks={name: arrays[i] for name, i in self.masks.items()},
+            order=arrays[ROW],
+        )
+
+    def empty_block(self) -> Block:
+        """Return a block without rows."""
+        arrays = {
+            i: np.zeros((0, *column.shape), dtype_named(column.dtype))
+            for i, column in enumerate(self.columns)
+        }
+        return self.block(arrays, self.keys)
 
 
-def flat(block: Block) -> tuple[tuple, list[np.ndarray]]:
-    """What blocks of one layout have in common, and the columns without `@row`."""
+def flatten(block: Block) -> tuple[Hashable, list[np.ndarray]]:
+    """Return what blocks of one layout have in common, and the columns without `@row`.
+
+    This is done for every block that is written, so it does not make a `Layout`.
+    """
     trees = block.steps, block.values, block.valid, block.masks
     arrays, kinds = [block.runs], [*map(len, trees), *block.forms.values()]
-    for name, node in it.chain.from_iterable(map(_walk, filter(None, trees))):
+    for name, node in it.chain.from_iterable(map(_nodes, filter(None, trees))):
         if isinstance(node, np.ndarray):
             arrays.append(node)
             kinds += name, node.dtype.num, node.shape[1:]
@@ -91,49 +173,30 @@ def flat(block: Block) -> tuple[tuple, list[np.ndarray]]:
     return tuple(kinds), arrays
 
 
-def to_json(layout: Layout) -> dict[str, Any]:
-    """The layout in what JSON has."""
-    return dataclasses.asdict(layout)
-
-
-def from_json(fields: dict[str, Any]) -> Layout:
-    """The layout that was turned into `fields`."""
-    columns = (Column(c["name"], c["dtype"], tuple(c["shape"])) for c in fields["columns"])
-    keys = {name: _key(**key) for name, key in fields["keys"].items()}
-    return Layout(tuple(columns), fields["steps"], fields["masks"], keys)
-
-
-def numbers(tree: Any) -> list[int]:
-    """The numbers of the columns in the tree of a key, in order."""
-    found: list[int] = []
-    filled(tree, found.append)
-    return found
-
-
-def filled(tree: Any, column: Callable[[int], Any]) -> Any:
-    """The value of a key, from its tree and the columns by their numbers."""
+def fill_tree(tree: NumberTree, column: Callable[[int], object]) -> Tree:
+    """Return the value of a key, from its tree and the columns by their numbers."""
     if tree is None or isinstance(tree, int):
         return None if tree is None else column(tree)
     kind, children = tree
     if kind == "dict":
-        return {name: filled(child, column) for name, child in children}
-    each = [filled(child, column) for child in children]
-    return each if kind == "list" else tuple(each)
+        return {name: fill_tree(child, column) for name, child in children}
+    filled = [fill_tree(child, column) for child in children]
+    return filled if kind == "list" else tuple(filled)
 
 
-def _walk(tree: Any) -> Iterator[tuple[Any, Any]]:
-    """All that is in a tree, with the names that it has there."""
+def _nodes(tree: Tree) -> Iterator[tuple[object, Tree]]:
+    """Yield all that is in a tree, with the names that it has there."""
     for name, child in tree.items() if isinstance(tree, dict) else enumerate(tree):
         yield name, child
         if child is not None and not isinstance(child, np.ndarray):
-            yield from _walk(child)
+            yield from _nodes(child)
 
 
-def _leaves(block: Block) -> Iterator[tuple[str, np.ndarray]]:
-    """The arrays of the values by name. One that cannot be stored is an error."""
+def _named_arrays(block: Block) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the arrays of the values by name; raise for one that cannot be stored."""
     for key, tree in block.values.items():
         for name, array in leaves(tree):
-            if not storable(array.dtype):
+            if not is_storable(array.dtype):
                 raise TypeError(
                     f"The value of {key!r} has the dtype `{array.dtype}`, which the store "
                     "has no column for. Log numbers, bools and typed PRNG keys."
@@ -141,21 +204,20 @@ def _leaves(block: Block) -> Iterator[tuple[str, np.ndarray]]:
             yield f"{key}/{name}" if name else key, array
 
 
-def _numbered(tree: Any, number: Iterator[int]) -> Any:
+def _number_tree(tree: Tree, number: Iterator[int]) -> NumberTree:
     if tree is None or isinstance(tree, np.ndarray):
         return None if tree is None else next(number)
     if isinstance(tree, dict):
-        items = ((_json(name), _numbered(child, number)) for name, child in tree.items())
-        return ["dict", [*map(list, items)]]
-    return [type(tree).__name__, [_numbered(child, number) for child in tree]]
+        items = []
+        for name, child in tree.items():
+            plain = name if isinstance(name, str | int) else str(name)
+            items.append([plain, _number_tree(child, number)])
+        return ["dict", items]
+    return [type(tree).__name__, [_number_tree(child, number) for child in tree]]
 
 
-def _json(name: Any) -> str | int:
-    return name if isinstance(name, str | int) else str(name)
-
-
-def _unique(names: list[str]) -> list[str]:
-    """The names in what Arrow has, and with quotes behind those that were there already."""
+def _unique_names(names: list[str]) -> list[str]:
+    """Return the names in what Arrow has, with quotes behind those that are taken."""
     taken: dict[str, None] = {}
     for name in names:
         name = name.replace("\0", "\\0").encode(errors="replace").decode()
@@ -163,12 +225,3 @@ def _unique(names: list[str]) -> list[str]:
             name += "'"
         taken[name] = None
     return list(taken)
-
-
-def _column(name: str, array: np.ndarray) -> Column:
-    return Column(name, array.dtype.name, array.shape[1:])
-
-
-def _key(tree: Any, form: dict[str, Any], valid: int | None) -> Key:
-    tags, keys = tuple(form["tags"]), tuple((i, impl) for i, impl in form["keys"])
-    return Key(tree, Form(**{**form, "tags": tags, "keys": keys}), valid)

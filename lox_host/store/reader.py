@@ -1,65 +1,109 @@
-"""A session as a reader sees it, also while it is written."""
+"""Read a session, even while it is written: what its journal says, and rows of its frames.
+
+Everything that looks at rows of a store goes through `Reader.blocks(runs, keys, since)`. It
+yields a block per frame, and reads no more than it has to:
+
+    frames without rows of these runs    known from the journal, not read
+    columns of other keys                not read
+    rows up to `since`                   read where they share a frame with later ones
+
+What is damaged is left out: a key from each block in which one of its columns has another
+checksum, and all keys of a block if that is the column of a step or of the runs.
+"""
 
 import contextlib
 import dataclasses
 import functools as ft
-import os
+import itertools as it
 import pathlib
-import time
-import warnings
-from collections.abc import Iterator
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
-from lox_host.store.folder import sessions
-from lox_host.store.frames import Frame, read
-from lox_host.store.journal import entries
-from lox_host.store.layout import Layout, from_json
+from lox_host.rows import Block
+from lox_host.store import journal
+from lox_host.store.folder import Path, sessions_of
+from lox_host.store.frame_reader import FrameReader, StaleSession
+from lox_host.store.frames import Frame
+from lox_host.store.journal import Entry, read_journal, warn_left_out
+from lox_host.store.layout import ROW, RUN, Layout
+from lox_host.writer import Run
 
-# How long a writer may take from a frame to its line in the journal.
-PATIENCE = 0.1
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-class Stale(Exception):
-    """The session has been rewritten or removed in the meantime."""
+def open_store(path: Path) -> "list[Reader]":
+    """Open all sessions of a store as they are now, the oldest first."""
+    readers = []
+    for folder in sessions_of(path):
+        with contextlib.suppress(FileNotFoundError):  # it has just been removed
+            readers.append(open_session(folder))
+    return readers
 
 
-@dataclasses.dataclass(frozen=True)
-class Snapshot:
-    """What the journal of a session says at one moment."""
+def open_session(folder: pathlib.Path) -> "Reader":
+    """Open a session as it is now."""
+    return Reader(folder, read_journal(folder))
+
+
+def retry_if_stale(fun: Callable[P, T]) -> Callable[P, T]:
+    """Make a function that opens a store and reads it begin anew when it comes too late.
+
+    At its end a session is rewritten, and the files that a reader knew of are removed.
+    """
+
+    @ft.wraps(fun)
+    def retried(*args: P.args, **kwargs: P.kwargs) -> T:
+        while True:
+            with contextlib.suppress(StaleSession):
+                return fun(*args, **kwargs)
+
+    return retried
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reader:
+    """A session at one moment.
+
+    Attributes:
+        folder: Its folder, which has the name of the session.
+        entries: What its journal says.
+        is_whole: Whether the entries are all of the journal.
+    """
 
     folder: pathlib.Path
-    entries: list[dict[str, Any]]
+    entries: list[Entry]
+    is_whole: bool = True
 
     @ft.cached_property
-    def runs(self) -> dict[int, dict[str, Any]]:
+    def runs(self) -> dict[int, Run]:
         """The runs by their id."""
-        found = (entry["run"] for entry in self.entries if "run" in entry)
-        return {run["id"]: run for run in found}
+        return {entry["run"]["id"]: _run(entry) for entry in self.entries if "run" in entry}
 
     @ft.cached_property
     def layouts(self) -> dict[int, Layout]:
         """The layouts by the number of the group."""
         found = (entry for entry in self.entries if "layout" in entry)
-        return {entry["group"]: from_json(entry["layout"]) for entry in found}
+        return {entry["group"]: Layout.from_json(entry["layout"]) for entry in found}
 
     @ft.cached_property
     def frames(self) -> dict[int, list[Frame]]:
         """The frames of each group, in order."""
-        found = [Frame.of(entry["frame"]) for entry in self.entries if "frame" in entry]
         groups: dict[int, list[Frame]] = {number: [] for number in self.layouts}
-        for frame in found:
-            groups.get(frame.group, []).append(frame)
+        for entry in self.entries:
+            # The line with the layout may be damaged.
+            if "frame" in entry and entry["frame"]["group"] in groups:
+                groups[entry["frame"]["group"]].append(Frame.of(entry["frame"]))
         return groups
 
     @ft.cached_property
     def keys(self) -> list[str]:
         """All keys, those of `lox.save` in the order that they had."""
-        known = dict.fromkeys(
-            key for layout in self.layouts.values() for key in layout.keys
-        )
-        ordered = dict.fromkeys(key for run in self.runs.values() for key in run["keys"])
+        known = dict.fromkeys(key for own in self.layouts.values() for key in own.keys)
+        ordered = dict.fromkeys(it.chain(*self._saved_keys.values()))
         return [key for key in {**ordered, **known} if key in known]
 
     @property
@@ -67,115 +111,151 @@ class Snapshot:
         return any("end" in entry for entry in self.entries)
 
     @ft.cached_property
-    def last(self) -> float:
+    def last_change(self) -> float:
         """When it ended or was last written to, in seconds since 1970."""
-        said = [entry["end"] for entry in self.entries if "end" in entry]
-        # A session may have noted that it ended, and not when.
-        if said and said[0] is not True:
-            return said[0]
-        return (self.folder / "journal").stat().st_mtime
+        ends = [entry["end"] for entry in self.entries if "end" in entry]
+        # Sessions of early versions say that they ended, and not when.
+        if ends and ends[0] is not True:
+            return ends[0]
+        return (self.folder / journal.NAME).stat().st_mtime
+
+    def keys_without_rows(self, run: int) -> frozenset[str]:
+        """Return the keys that a run was saved with, from loops without iterations."""
+        return self._keys_without_rows.intersection(self._saved_keys[run])
 
     @ft.cached_property
-    def without_rows(self) -> frozenset[str]:
-        """The keys that no run has rows of."""
-        some = [layout for number, layout in self.layouts.items() if self.frames[number]]
-        return frozenset(self.keys) - {key for layout in some for key in layout.keys}
+    def _keys_without_rows(self) -> frozenset[str]:
+        filled = (layout for group, layout in self.layouts.items() if self.frames[group])
+        return frozenset(self.keys).difference(*(layout.keys for layout in filled))
 
-    def empty(self, run: int) -> frozenset[str]:
-        """The keys that a run was saved with, from loops without iterations."""
-        return self.without_rows.intersection(self.runs[run]["keys"])
+    @ft.cached_property
+    def _saved_keys(self) -> dict[int, list[str]]:
+        found = (entry["run"] for entry in self.entries if "run" in entry)
+        return {run["id"]: run["keys"] for run in found}
+
+    def frame_reader(self) -> FrameReader:
+        """Return what reads single frames."""
+        entries = self.entries if self.is_whole else None
+        return FrameReader(self.folder, self.layouts, entries)
+
+    def blocks(
+        self,
+        runs: Collection[int] | None = None,
+        keys: Collection[str] | None = None,
+        since: Mapping[int, int] | None = None,
+    ) -> Iterator[Block]:
+        """Yield the rows of some runs and keys, a block per frame.
+
+        What is damaged is left out, with a warning at the end.
+
+        Args:
+            runs: The ids of the runs. None: all.
+            keys: The keys. None: all.
+            since: By group, the number of the last row that is known already, from
+                `last_rows`.
+        """
+        with self.frame_reader() as frames:
+            for frame in it.chain.from_iterable(self.frames.values()):
+                block = frames.read(frame, runs, keys)
+                if block is not None and since is not None:
+                    block = block.select(block.order > since.get(frame.group, -1))
+                if block:
+                    yield block
+            frames.warn_of_damage()
+
+    def last_blocks(
+        self, rows: int, runs: Collection[int], keys: Collection[str]
+    ) -> Iterator[Block]:
+        """Yield the last rows, at least so many of each group where there are."""
+        with self.frame_reader() as frames:
+            for group in self.frames.values():
+                missing = rows
+                for frame in reversed(group):
+                    if missing <= 0:
+                        break
+                    block = frames.read(frame, runs, keys)
+                    if block is not None:
+                        missing -= len(block)
+                        yield _end_of(block, rows)
+            frames.warn_of_damage()
+
+    def last_rows(self) -> dict[int, int]:
+        """Return by group the number of its last row, for `blocks(since=...)`."""
+        found = {}
+        with self.frame_reader() as frames:
+            for number, group in self.frames.items():
+                rows = frames.column(group[-1], ROW) if group else None
+                if rows is not None:
+                    found[number] = int(rows.max())
+        return found
+
+    def last_values(self) -> dict[int, dict[str, np.generic]]:
+        """Return by run the last value of each key that is a real number.
+
+        Each group is read from its end until all runs have been found there, so that this
+        takes as few frames as it can.
+        """
+        # The same key may be in several groups: the row with the highest number counts.
+        newest: dict[tuple[int, str], tuple[int, np.generic]] = {}
+        with self.frame_reader() as frames:
+            for number, layout in self.layouts.items():
+                keys = [key for key in layout.keys if layout.is_number(key)]
+                missing = set(self.runs)
+                for frame in reversed(self.frames[number]):
+                    if not missing:
+                        break
+                    block = frames.read(frame, missing, keys)
+                    if block is None:
+                        continue
+                    for row in _last_row_of_each_run(block):
+                        run, order = int(block.runs[row]), int(block.order[row])
+                        missing.discard(run)
+                        for key, array in block.values.items():
+                            if order > newest.get((run, key), (-1,))[0]:
+                                newest[run, key] = order, array[row]
+        return {
+            run: {key: newest[run, key][1] for key in self.keys if (run, key) in newest}
+            for run in self.runs
+        }
+
+    def row_counts(self) -> dict[str, Counter[int]]:
+        """Return by key how many rows each run has."""
+        counts = {key: Counter[int]() for key in self.keys}
+        with self.frame_reader() as frames:
+            for number, layout in self.layouts.items():
+                rows = Counter[int]()
+                for frame in self.frames[number]:
+                    rows.update(self._rows_by_run(frames, frame))
+                for key in layout.keys:
+                    counts[key] += rows
+        return counts
+
+    def _rows_by_run(self, frames: FrameReader, frame: Frame) -> dict[int, int]:
+        low, high = frame.runs
+        if low == high:
+            return {low: frame.rows}
+        ids = frames.column(frame, RUN)
+        if ids is None:
+            warn_left_out(self.folder, f"A frame of {frame.rows} rows")
+            return {}
+        runs, rows = np.unique(ids, return_counts=True)
+        return dict(zip(runs.tolist(), rows.tolist(), strict=True))
 
 
-def snapshots(folder: pathlib.Path) -> Iterator[Snapshot]:
-    """All sessions of a store, the oldest first."""
-    for session in sessions(folder):
-        with contextlib.suppress(FileNotFoundError):
-            yield snapshot(session)
+def _run(entry: Entry) -> Run:
+    """Return the run of a line of the journal, which may be older than some fields."""
+    names = {field.name for field in dataclasses.fields(Run)}
+    fields = {**entry["run"], "key": tuple(entry["run"]["key"])}
+    return Run(**{name: value for name, value in fields.items() if name in names})
 
 
-def snapshot(folder: pathlib.Path) -> Snapshot:
-    """What counts in a session now. What is not whole is left out, with a warning."""
-    before = None
-    while True:
-        sizes = {path.name: _size(path) for path in folder.glob("*.arrows")}
-        data = (folder / "journal").read_bytes()
-        found, whole = entries(data)
-        now = Snapshot(folder, found)
-        if whole and (now.ended or not _has_more(now, sizes)):
-            return now
-        if before == (sizes, data):
-            break
-        # A writer may be between a frame and its line: look again.
-        before = sizes, data
-        time.sleep(PATIENCE)
-    warn(folder, "What is not whole")
-    return now
+def _end_of(block: Block, rows: int) -> Block:
+    """Return the last rows of a block, at least so many."""
+    if len(block) <= rows:
+        return block
+    return block.select(block.order >= np.partition(block.order, -rows)[-rows])
 
 
-def warn(folder: pathlib.Path, what: str) -> None:
-    """Say that something has been left out."""
-    warnings.warn(
-        f"{what} in the session {folder.name} of {str(folder.parent)!r} has been left out: "
-        "the files are damaged, or their process was ended while it wrote.",
-        stacklevel=2,
-    )
-
-
-class Reader:
-    """Read columns of a session, each once; use it in a `with` statement."""
-
-    def __init__(self, now: Snapshot):
-        self.now = now
-        self._files: dict[str, int] = {}
-        self._columns: dict[tuple[str, int, int], np.ndarray | None] = {}
-
-    def __enter__(self) -> "Reader":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        for file in self._files.values():
-            os.close(file)
-
-    def column(self, frame: Frame, number: int) -> np.ndarray | None:
-        """A column of a frame. None if it is not what was written."""
-        place = frame.file, frame.start, number
-        if place not in self._columns:
-            self._columns[place] = self._read(frame, number)
-        return self._columns[place]
-
-    def _read(self, frame: Frame, number: int) -> np.ndarray | None:
-        column = self.now.layouts[frame.group].columns[number]
-        file = self._file(frame.file)
-        return (
-            None if file is None else read(file, frame.columns[number], column, frame.rows)
-        )
-
-    def _file(self, name: str) -> int | None:
-        if name not in self._files:
-            try:
-                self._files[name] = os.open(self.now.folder / name, os.O_RDONLY)
-            except FileNotFoundError:
-                return self._missing()
-        return self._files[name]
-
-    def _missing(self) -> None:
-        try:
-            same = snapshot(self.now.folder).entries == self.now.entries
-        except FileNotFoundError:
-            same = False
-        if not same:
-            raise Stale
-
-
-def _has_more(now: Snapshot, sizes: dict[str, int]) -> bool:
-    """Whether there are bytes that the journal does not know."""
-    frames = (frame for group in now.frames.values() for frame in group)
-    known = {frame.file: frame.end for frame in frames}
-    return any(size > known.get(name, 0) for name, size in sizes.items())
-
-
-def _size(path: pathlib.Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+def _last_row_of_each_run(block: Block) -> list[int]:
+    _, from_end = np.unique(block.runs[::-1], return_index=True)
+    return (len(block) - 1 - from_end).tolist()

@@ -29,17 +29,22 @@ class Segments:
         self._files: dict[int, tuple[str, int]] = {}
 
     def write(self, group: int, encoder: Encoder, columns: Sequence[np.ndarray]) -> Frame:
-        """Write a frame."""
-        name, file = self._file(group)
-        data, places = encoder.frame(columns)
+        """Write a frame at the end of the file of its group."""
+        name, file = self._file_of(group)
+        data, extents = encoder.frame(columns)
         start = os.fstat(file).st_size
-        head = b"" if start else encoder.schema()
-        append(file, head + data)
-        at = start + len(head)
-        runs = int(columns[RUN].min()), int(columns[RUN].max())
-        moved = tuple(place._replace(offset=at + place.offset) for place in places)
-        rows = len(columns[RUN])
-        return Frame(group, name, start, at + len(data), rows, runs, moved)
+        schema = b"" if start else encoder.schema()
+        append(file, schema + data)
+        offset, runs = start + len(schema), columns[RUN]
+        return Frame(
+            group=group,
+            file=name,
+            start=start,
+            end=offset + len(data),
+            rows=len(runs),
+            runs=(int(runs.min()), int(runs.max())),
+            columns=tuple(e._replace(offset=offset + e.offset) for e in extents),
+        )
 
     def undo(self, frame: Frame) -> None:
         """Remove a frame that was just written."""
@@ -50,7 +55,7 @@ class Segments:
         for group in list(self._files):
             self._close(group)
 
-    def _file(self, group: int) -> tuple[str, int]:
+    def _file_of(self, group: int) -> tuple[str, int]:
         name, file = self._files.get(group, ("", -1))
         if name and os.fstat(file).st_size < SIZE:
             return name, file
@@ -58,7 +63,7 @@ class Segments:
         if name or len(self._files) >= OPEN:
             self._close(group if name else next(iter(self._files)))
         name = f"{self.count:04d}.arrows"
-        self._files[group] = name, created(self._folder / (name + self._suffix))
+        self._files[group] = name, create_file(self._folder / (name + self._suffix))
         self.count += 1
         return self._files[group]
 
@@ -66,13 +71,13 @@ class Segments:
         os.close(self._files.pop(group)[1])
 
 
-def synced(path: pathlib.Path) -> None:
+def sync(path: pathlib.Path) -> None:
     """Bring a file, or the names in a folder, to the disk."""
     file = os.open(path, os.O_RDONLY)
     os.fsync(file)
     os.close(file)
 
 
-def created(path: pathlib.Path) -> int:
-    """A file that was not there before, open for writing at its end."""
+def create_file(path: pathlib.Path) -> int:
+    """Create a file that was not there before, open for writing at its end."""
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)

@@ -4,17 +4,17 @@ import dataclasses
 import os
 import pathlib
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
 from lox_host.rows import Block
+from lox_host.store import journal
 from lox_host.store.compact import compact
 from lox_host.store.frames import Encoder
-from lox_host.store.journal import append, lines
-from lox_host.store.layout import Layout, flat, layout, to_json
-from lox_host.store.segments import Segments, created, synced
+from lox_host.store.layout import Layout, flatten
+from lox_host.store.segments import Segments, create_file, sync
 from lox_host.writer import Run
 
 # A frame is written at the latest when this many bytes or blocks wait for it.
@@ -51,22 +51,22 @@ class Session:
 
     def __init__(self, folder: pathlib.Path):
         self._folder = folder
-        self._journal = created(folder / "journal")
+        self._journal = create_file(folder / journal.NAME)
         self._segments = Segments(folder)
-        self._groups: dict[tuple, _Group] = {}
+        self._groups: dict[Hashable, _Group] = {}
         self._rows = 0
 
     def open(self, run: Run, keys: tuple[str, ...] = ()) -> None:
         """Note a run, and in which order its keys are to be loaded."""
-        fields = {**dataclasses.asdict(run), "config": _plain(dict(run.config))}
+        fields = {**dataclasses.asdict(run), "config": _to_json(dict(run.config))}
         self._note({"run": {**fields, "keys": keys}})
 
     def append(self, blocks: Sequence[Block]) -> None:
         """Take rows; they are written by the next `flush`, or now if there are many."""
-        numbers = _numbers(blocks)
-        for block, own in zip(blocks, numbers, strict=True):
-            self._take(block, own + self._rows)
-        self._rows += max((int(own.max(initial=-1)) + 1 for own in numbers), default=0)
+        numbers = _row_numbers(blocks)
+        for block, its_numbers in zip(blocks, numbers, strict=True):
+            self._add(block, its_numbers + self._rows)
+        self._rows += max((int(rows.max(initial=-1)) + 1 for rows in numbers), default=0)
         for group in self._groups.values():
             if group.nbytes >= BYTES or len(group.waiting) >= BLOCKS:
                 self._write(group)
@@ -84,14 +84,14 @@ class Session:
         os.close(self._journal)
         compact(self._folder, first=self._segments.count)
         for path in (*self._folder.iterdir(), self._folder):
-            synced(path)
+            sync(path)
 
-    def _take(self, block: Block, numbers: np.ndarray) -> None:
-        kind, columns = flat(block)
+    def _add(self, block: Block, numbers: np.ndarray) -> None:
+        kind, columns = flatten(block)
         group = self._groups.get(kind)
         if group is None:
-            found = layout(block)
-            group = _Group(len(self._groups), found, Encoder(found))
+            layout = Layout.of(block)
+            group = _Group(len(self._groups), layout, Encoder(layout))
             self._groups[kind] = group
         if len(block):
             group.waiting.append(columns)
@@ -99,13 +99,15 @@ class Session:
             group.nbytes += sum([column.nbytes for column in columns])
 
     def _write(self, group: _Group) -> None:
+        """Write what waits in a group as one frame, and then its line in the journal."""
         if group.layout is not None:
-            self._note({"group": group.number, "layout": to_json(group.layout)})
+            layout = dataclasses.asdict(group.layout)
+            self._note({"group": group.number, "layout": layout})
             group.layout = None
         if not group.waiting:
             return
-        runs, *others = (_joined(parts) for parts in zip(*group.waiting, strict=True))
-        columns = [runs, _joined(group.numbers), *others]
+        runs, *others = (_concatenate(parts) for parts in zip(*group.waiting, strict=True))
+        columns = [runs, _concatenate(group.numbers), *others]
         frame = self._segments.write(group.number, group.encoder, columns)
         try:
             self._note({"frame": frame._asdict()})
@@ -114,29 +116,33 @@ class Session:
             raise
         group.waiting, group.numbers, group.nbytes = [], [], 0
 
-    def _note(self, entry: dict[str, Any]) -> None:
-        append(self._journal, lines([entry]))
+    def _note(self, entry: journal.Entry) -> None:
+        journal.append(self._journal, journal.encode([entry]))
 
 
-def _numbers(blocks: Sequence[Block]) -> list[np.ndarray]:
-    """The numbers of the rows of each block, in the order of logging and without gaps."""
+def _row_numbers(blocks: Sequence[Block]) -> list[np.ndarray]:
+    """Number the rows of all blocks in the order of logging, without gaps.
+
+    Rows of several blocks that were logged together have the same number: the orders
+    `[3, 9]` and `[3, 7]` become `[0, 2]` and `[0, 1]`.
+    """
     if len(blocks) < 2:
         return [np.arange(len(block)) for block in blocks]
     orders = [block.order for block in blocks]
-    rank = np.unique(_joined(orders), return_inverse=True)[1]
+    rank = np.unique(_concatenate(orders), return_inverse=True)[1]
     return np.split(rank, np.cumsum([len(order) for order in orders])[:-1])
 
 
-def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+def _concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _plain(value: Any) -> Any:
-    """The value in what JSON has; what it has not, as text."""
+def _to_json(value: Any) -> Any:
+    """Return the value in what JSON has; what it has not, as text."""
     if isinstance(value, dict):
-        return {str(name): _plain(inner) for name, inner in value.items()}
+        return {str(name): _to_json(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [_to_json(inner) for inner in value]
     if hasattr(value, "tolist"):
-        return _plain(value.tolist())
+        return _to_json(value.tolist())
     return value if value is None or isinstance(value, str | int | float) else str(value)

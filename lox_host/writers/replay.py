@@ -2,30 +2,40 @@
 
 import functools as ft
 import itertools as it
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from lox_host.rows import Batch, Block
-from lox_host.store.reader import Snapshot, Stale, snapshot
-from lox_host.store.recorded import recorded, run_of, taken
+from lox_host.store import Reader, open_session, retry_if_stale
 from lox_host.worker import writer_thread
 from lox_host.writer import Run, Writer
 
 # How many rows a writer is given at once.
 ROWS = 10_000
 
-# Runs of a session, and all that they logged.
-Recorded = tuple[list[Run], list[Block]]
+
+class Recording(NamedTuple):
+    """Runs of a session, and all that they logged."""
+
+    runs: list[Run]
+    blocks: list[Block]
 
 
-def forward(found: Iterable[Recorded], writers: Sequence[Writer]) -> None:
+@retry_if_stale
+def read_recording(reader: Reader, ids: Collection[int]) -> Recording:
+    """Read all that some runs of a session logged, as it is now."""
+    runs = [reader.runs[id] for id in ids]
+    return Recording(runs, list(open_session(reader.folder).blocks(ids)))
+
+
+def replay(recording: Recording, writers: Sequence[Writer]) -> None:
     """Give what was recorded to writers."""
     # Trackers want one thread to call them, which is that of all loggers.
     writer_thread.start()
-    for runs, blocks in found:
-        for writer in writers:
-            writer_thread.run(ft.partial(_send, writer, runs, blocks))
+    for writer in writers:
+        writer_thread.run(ft.partial(_send, writer, *recording))
 
 
 def _send(writer: Writer, runs: Sequence[Run], blocks: Sequence[Block]) -> None:
@@ -43,21 +53,11 @@ def _send(writer: Writer, runs: Sequence[Run], blocks: Sequence[Block]) -> None:
 
 
 def _batches(blocks: Sequence[Block]) -> Iterator[Batch]:
-    """The rows in the order of logging, some at a time."""
+    """Yield the rows in the order of logging, some at a time."""
     if not blocks:
         return
     order = np.sort(np.concatenate([block.order for block in blocks]))
     edges = np.unique([*order[::ROWS], order[-1] + 1])
     for low, high in it.pairwise(edges):
-        some = [taken(x, (low <= x.order) & (x.order < high)) for x in blocks]
-        yield Batch([block for block in some if len(block)])
-
-
-def of_session(now: Snapshot, ids: Collection[int]) -> Recorded:
-    """Runs of a session, and all that they logged."""
-    runs = [run_of(now.runs[id]) for id in ids]
-    frames = [frame for group in now.frames.values() for frame in group]
-    try:
-        return runs, list(recorded(now, frames, ids))
-    except Stale:
-        return of_session(snapshot(now.folder), ids)
+        parts = [b.select((low <= b.order) & (b.order < high)) for b in blocks]
+        yield Batch([part for part in parts if len(part)])

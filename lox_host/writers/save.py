@@ -3,8 +3,7 @@
 import os
 
 from lox_host.rows import Batch
-from lox_host.store.folder import begun, check_mode
-from lox_host.store.session import Session
+from lox_host.store import Session, begin_session, check_mode
 from lox_host.writer import Run
 
 
@@ -30,7 +29,8 @@ class SaveWriter:
     def open(self, run: Run) -> None:
         """Begin a run, and a session if there is none."""
         if self._session is None:
-            self._session = Session(begun(self._path, self._mode, run.process, run.job))
+            folder = begin_session(self._path, self._mode, run.process, run.job)
+            self._session = Session(folder)
             self._mode = "a"
         self._session.open(run)
         self._open.add(run.id)

@@ -10,9 +10,8 @@ import pytest
 
 import lox
 from lox import loggers
-from lox_host.store import recorded as _recorded
-from lox_host.store.folder import begun
-from lox_host.store.reader import Reader, Stale
+from lox_host.store import Reader, begin_session
+from lox_host.store.frame_reader import FrameReader, StaleSession
 from lox_host.writers import replay as _resend
 from support import tracked
 from support.kept import Kept
@@ -58,11 +57,12 @@ def test_a_writer_gets_what_was_recorded(store, rows, monkeypatch):
         assert parts == {"z": np.complex64(complex(x, 2 * x)), "big": x > 0.5}
 
 
-def test_what_a_journal_does_not_tell_of_a_run_is_the_default():
+def test_what_a_journal_does_not_tell_of_a_run_is_the_default(tmp_path):
     run = loggers.Run(3, "0-1", (0, 1), {"lr": 0.1}, 1e9, "g", 0, "12345678")
-    told = {name: value for name, value in vars(run).items() if name != "job"}
-    assert _recorded.run_of(vars(run)) == run
-    assert _recorded.run_of(told) == dataclasses.replace(run, job="")
+    older = {name: value for name, value in vars(run).items() if name != "job"}
+    assert Reader(tmp_path, [{"run": vars(run)}]).runs == {3: run}
+    without = dataclasses.replace(run, job="")
+    assert Reader(tmp_path, [{"run": older}]).runs == {3: without}
 
 
 def test_a_logger_gets_what_was_recorded(store, tmp_path):
@@ -112,7 +112,7 @@ def test_bad_input(store):
         lox.export(store, Kept(), key=9)
     with pytest.raises(FileNotFoundError, match="There is no store"):
         lox.export(store / "other", Kept())
-    begun(store / "new", "a")
+    begin_session(store / "new", "a")
     with pytest.raises(LookupError, match="has no runs yet"):
         lox.export(store / "new", Kept())
 
@@ -144,20 +144,20 @@ def test_what_is_damaged_is_left_out(tmp_path):
     damaged, _ = sorted(tmp_path.glob("*/*.arrows"))
     damaged.write_bytes(bytes(damaged.stat().st_size))
     writer = Kept()
-    with pytest.warns(UserWarning, match="A frame of 1 rows .* has been left out"):
+    with pytest.warns(UserWarning, match="A part of 'x', 1 rows, .* has been left out"):
         lox.export(tmp_path, writer)
     assert [set(values) for _, values in writer.rows(writer.opened[0].name)] == [{"y"}]
 
 
 def test_a_store_that_is_rewritten_meanwhile_is_read_again(store, monkeypatch):
-    column, stale = Reader.column, iter([True])
+    column, stale = FrameReader.column, iter([True])
 
     def once(self, *args):
         if next(stale, False):
-            raise Stale
+            raise StaleSession
         return column(self, *args)
 
-    monkeypatch.setattr(Reader, "column", once)
+    monkeypatch.setattr(FrameReader, "column", once)
     writer = Kept()
     lox.export(store, writer)
     assert len(series(writer, NAMES[0])["loss"]) == tracked.STEPS

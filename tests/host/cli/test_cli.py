@@ -25,13 +25,11 @@ import lox
 from lox.loggers import Batch, Block, Form, Run
 from lox_host.cli import plot as _plot
 from lox_host.cli.complete import completions
-from lox_host.cli.errors import Trouble
-from lox_host.cli.follow import Follower
 from lox_host.cli.main import main
 from lox_host.cli.parser import parser_of_lox
-from lox_host.cli.select_runs import chosen
-from lox_host.store import folder as _folder
-from lox_host.store.journal import entries, lines
+from lox_host.cli.select_runs import select_runs
+from lox_host.store import Follower, begin_session, folder as _folder
+from lox_host.store.journal import decode, encode
 from lox_host.writers.save import SaveWriter
 from support.storing import block, values
 from support.terminal import Terminal, streams
@@ -163,7 +161,7 @@ def test_how_a_session_stands(tmp_path, monkeypatch, capsys):
     assert " 5:00 " in said(capsys, "ls", str(tmp_path))
     # Sessions of earlier versions do not say when they ended.
     journal.write_bytes(
-        lines([{"run": entries(journal.read_bytes())[0][0]["run"]}, {"end": True}])
+        encode([{"run": decode(journal.read_bytes())[0][0]["run"]}, {"end": True}])
     )
     os.utime(journal, (0, run.start + 61))
     assert " 1:01 " in said(capsys, "ls", str(tmp_path))
@@ -285,7 +283,7 @@ def test_what_is_wrong_is_said(store, capsys, args, text):
 def test_an_empty_store_and_no_store_at_all(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert "A store is the folder that `SaveLogger`" in said(capsys, "ls", code=1)
-    _folder.begun(".lox", "a")
+    begin_session(".lox", "a")
     assert said(capsys, "ls", code=1) == "lox: The store in '.lox' has no runs yet.\n"
     assert told(capsys, "ls") == []
     assert "no runs yet" in said(capsys, "show", code=1)
@@ -347,9 +345,9 @@ def test_what_is_damaged_is_left_out(store, capsys):
 
 def drawn(monkeypatch, *args):
     """The lines of each panel of a plot, and their labels."""
-    figures, figure = [], _plot._figure
+    figures, draw = [], _plot._draw
     with monkeypatch.context() as patch:
-        patch.setattr(_plot, "_figure", lambda *a: figures.append(figure(*a)) or figures[0])
+        patch.setattr(_plot, "_draw", lambda *a: figures.append(draw(*a)) or figures[0])
         assert main(["plot", *args]) == 0
     import matplotlib.pyplot as plt
 
@@ -534,14 +532,15 @@ def test_tail_ends_when_files_are_taken_away(tmp_path):
     writer.open(run)
     writer.write(Batch([block([0, 1], id=5)]))
     writer.flush()
-    (choice,) = chosen(str(tmp_path))
-    follower = Follower(choice.now, [5], [])
+    (run,) = select_runs(str(tmp_path))
+    session = run.reader.folder
+    follower = Follower(session, [5], lambda key: True)
     (rows,) = follower.last(1)
     assert rows.steps["step"].tolist() == [1]
-    (choice.now.folder / "0000.arrows").unlink()
-    with pytest.raises(Trouble, match=r"A file of the session in .* is missing"):
-        Follower(choice.now, [5], []).last(1)
-    shutil.rmtree(choice.now.folder)
+    (session / "0000.arrows").unlink()
+    with pytest.raises(OSError, match=r"A file of the session in .* is missing"):
+        Follower(session, [5], lambda key: True).last(1)
+    shutil.rmtree(session)
     assert (follower.new(), follower.ended) == ([], True)
 
 

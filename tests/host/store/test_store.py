@@ -22,12 +22,13 @@ from lox._io import load as _load
 from lox.loggers import Batch, Block, Form
 from lox_host.store import (
     compact as _compact,
-    runs as _runs,
+    open_store,
     segments as _segments,
     session as _session,
+    stored_run as _stored_run,
 )
-from lox_host.store.dtypes import restored, storable, stored
-from lox_host.store.reader import Reader, Stale, snapshots
+from lox_host.store.dtypes import from_stored, is_storable, to_stored
+from lox_host.store.frame_reader import StaleSession
 from lox_host.writers.save import SaveWriter
 from support import storing
 from support.storing import block, run, values
@@ -131,9 +132,9 @@ def test_every_code_of_small_dtypes_can_be_stored(name):
     info = ml_dtypes.iinfo if "int" in name else ml_dtypes.finfo
     codes = np.arange(2 ** info(dtype).bits).astype(f"u{dtype.itemsize}").view(dtype)
 
-    assert storable(dtype)
-    assert_bits_equal(restored(stored(codes), dtype), codes)
-    wide = stored(codes)
+    assert is_storable(dtype)
+    assert_bits_equal(from_stored(to_stored(codes), dtype), codes)
+    wide = to_stored(codes)
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(wide, codes.astype(wide.dtype))
 
@@ -243,19 +244,19 @@ def test_a_session_may_be_rewritten_or_removed_while_it_is_read(tmp_path, monkey
     for _ in range(3):
         writer.write(Batch([Block(both, {}, {"x": np.arange(8)}, {"x": Form(time=True)})]))
         writer.flush()
-    old = list(snapshots(tmp_path))
+    old = open_store(tmp_path)
     for i in range(2):
         writer.close(run(i, id=i))
 
-    for module in (_load, _runs):
+    for module in (_load, _stored_run):
         answers = iter([old])
-        now = lambda path, answers=answers: next(answers, None) or snapshots(path)  # noqa: E731
-        monkeypatch.setattr(module, "snapshots", now)
+        now = lambda path, answers=answers: next(answers, None) or open_store(path)  # noqa: E731
+        monkeypatch.setattr(module, "open_store", now)
     assert [r.rows for r in lox.runs(tmp_path)] == [12, 12]
     np.testing.assert_array_equal(lox.load(tmp_path)["x"][1], [1, 3, 5, 7] * 3)
     written(tmp_path, [], mode="w")
-    with Reader(old[0]) as reader, pytest.raises(Stale):
-        reader.column(old[0].frames[0][0], 0)
+    with pytest.raises(StaleSession):
+        list(old[0].blocks())
 
 
 def test_only_the_frames_of_a_run_are_read(tmp_path):

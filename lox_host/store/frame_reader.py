@@ -1,0 +1,101 @@
+"""Read single frames of a session: the rows of some runs, the columns of some keys."""
+
+import os
+import pathlib
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from lox_host.rows import Block
+from lox_host.store.frames import Frame, read_column
+from lox_host.store.journal import Entry, read_journal, warn_left_out
+from lox_host.store.layout import RUN, Layout
+
+
+class StaleSession(Exception):
+    """A session was rewritten or removed while it was read."""
+
+
+class FrameReader:
+    """Read frames of a session. One of its files is open; use it in a `with` statement.
+
+    Args:
+        session: The folder of the session.
+        layouts: The layouts by the number of the group.
+        journal: What the journal said when the session was opened. A file that is missing
+            while it still says the same is damage. None: the session is stale then, too.
+    """
+
+    def __init__(
+        self,
+        session: pathlib.Path,
+        layouts: Mapping[int, Layout],
+        journal: list[Entry] | None,
+    ):
+        self._session, self._layouts, self._journal = session, layouts, journal
+        self._name, self._file = "", -1
+        self._lost = Counter[str]()
+
+    def __enter__(self) -> "FrameReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open("")
+
+    def read(
+        self, frame: Frame, runs: Collection[int] | None, keys: Collection[str] | None
+    ) -> Block | None:
+        """Read the rows of some runs and keys. None if the frame has none."""
+        layout, (low, high) = self._layouts[frame.group], frame.runs
+        wanted = [key for key in layout.keys if keys is None or key in keys]
+        if not wanted or not (runs is None or any(low <= run <= high for run in runs)):
+            return None
+        ids, is_wanted = self.column(frame, RUN), None
+        if runs is not None and low != high and ids is not None:
+            is_wanted = np.isin(ids, list(runs))
+            if not is_wanted.any():
+                return None
+        columns = {key: {*layout.shared, *layout.keys[key].columns} for key in wanted}
+        read = {i: self.column(frame, i) for i in set().union(*columns.values()) - {RUN}}
+        arrays = {i: array for i, array in {RUN: ids, **read}.items() if array is not None}
+        whole = [key for key in wanted if columns[key] <= arrays.keys()]
+        self._lost.update({key: frame.rows for key in wanted if key not in whole})
+        if not whole:
+            return None
+        block = layout.block(arrays, whole)
+        return block if is_wanted is None or is_wanted.all() else block.select(is_wanted)
+
+    def column(self, frame: Frame, number: int) -> np.ndarray | None:
+        """Read a column of a frame. None if it is not what was written."""
+        try:
+            self._open(frame.file)
+        except FileNotFoundError:
+            self._check_stale()
+            return None
+        column = self._layouts[frame.group].columns[number]
+        return read_column(self._file, frame.columns[number], column, frame.rows)
+
+    def warn_of_damage(self) -> None:
+        """Warn of the rows that have been left out so far."""
+        for key, rows in self._lost.items():
+            warn_left_out(self._session, f"A part of {key!r}, {rows} rows,")
+
+    def _open(self, name: str) -> None:
+        """Open another file in place of the one that is open, if it is another."""
+        if name == self._name:
+            return
+        if self._name:
+            os.close(self._file)
+            self._name = ""
+        if name:
+            self._file, self._name = os.open(self._session / name, os.O_RDONLY), name
+
+    def _check_stale(self) -> None:
+        """Raise unless the journal still knows the file that is missing."""
+        try:
+            is_same = read_journal(self._session) == self._journal
+        except FileNotFoundError:
+            is_same = False
+        if not is_same:
+            raise StaleSession

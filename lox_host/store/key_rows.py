@@ -1,0 +1,219 @@
+"""The rows of one key of one run, put together from all frames that have some.
+
+What a key logs may change on the way: another step beside it, other tags, a wider dtype.
+Each variant is a group of its own, with its own files. Loading brings them together again:
+
+    group 0:  row 0 2      step 0 2                  x  1.0 3.0         float32
+    group 1:  row 1        step 1    epoch 0         x  2               int32
+
+    KeyRows:  row 0 1 2    step 0 1 2                x  1.0 2.0 3.0     float64
+                           epoch . 0 .               masks["epoch"] = [False, True, False]
+
+NumPy promotes dtypes. Values of different shapes do not fit into one array and raise.
+"""
+
+import dataclasses
+import itertools as it
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from lox_host.rows import Block, Form, merge_blocks
+from lox_host.store.reader import Reader
+from lox_host.tree import Tree, leaves, map_arrays
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyRows:
+    """Rows of one key of one run. Each array has an axis of rows in front.
+
+    Attributes:
+        order: The number of each row in the session.
+        steps: The steps by name.
+        masks: For steps that only some rows or examples have, which.
+        valid: Which examples logged. None: all of them.
+        value: The value, a tree of arrays.
+        form: What else is known of the key.
+    """
+
+    order: np.ndarray
+    steps: dict[str, np.ndarray]
+    masks: dict[str, np.ndarray]
+    valid: np.ndarray | None
+    value: Tree
+    form: Form
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @property
+    def examples(self) -> tuple[int, ...]:
+        """The sizes of the axes of a row that come from `vmap`."""
+        leaf = next(array for _, array in leaves(self.value))
+        return leaf.shape[1 : 1 + self.form.batch]
+
+    @property
+    def has_time(self) -> bool:
+        """Whether there is an axis of time: a single row may stand for itself."""
+        return self.form.time or len(self) != 1
+
+
+def read_key_rows(
+    reader: Reader, runs: Collection[int], keys: Collection[str] | None = None
+) -> dict[int, dict[str, KeyRows]]:
+    """Return by run and key the rows of a session, each in the order of logging.
+
+    Args:
+        reader: The session.
+        runs: The ids of the runs.
+        keys: The keys. None: all.
+    """
+    wanted = reader.keys if keys is None else [key for key in keys if key in reader.keys]
+    variants: dict[tuple[int, str], list[KeyRows]] = {}
+    for block in merge_blocks(list(reader.blocks(runs, wanted))):
+        for run, rows in _by_run(block):
+            for key in block.values:
+                variants.setdefault((run, key), []).append(_key_rows(rows, key))
+    for run in runs:
+        for key in reader.keys_without_rows(run).intersection(wanted):
+            layouts = (layout for layout in reader.layouts.values() if key in layout.keys)
+            variants[run, key] = [_key_rows(own.empty_block(), key) for own in layouts]
+    return {
+        run: {k: _join(k, variants[run, k]) for k in wanted if (run, k) in variants}
+        for run in runs
+    }
+
+
+def align(parts: Sequence[KeyRows]) -> list[KeyRows]:
+    """Give all parts the same steps and tags, masked where they lack them."""
+    steps = {name: step for part in parts for name, step in part.steps.items()}
+    masked = [
+        name for name in steps if any(name in p.masks or name not in p.steps for p in parts)
+    ]
+    is_partial = any(part.valid is not None for part in parts)
+    tags = tuple(dict.fromkeys(tag for part in parts for tag in part.form.tags))
+    time = any(part.form.time for part in parts)
+    aligned = []
+    for part in parts:
+        front = len(part), *part.examples
+
+        def step(name: str, part: KeyRows = part) -> np.ndarray:
+            like = steps[name]
+            missing = np.zeros((len(part), *like.shape[1:]), like.dtype)
+            return part.steps.get(name, missing)
+
+        def mask(name: str, part: KeyRows = part, front: tuple = front) -> np.ndarray:
+            return part.masks.get(name, np.full(front, name in part.steps))
+
+        aligned.append(
+            dataclasses.replace(
+                part,
+                steps={name: step(name) for name in steps},
+                masks={name: mask(name) for name in masked},
+                valid=np.full(front, True)
+                if is_partial and part.valid is None
+                else part.valid,
+                form=dataclasses.replace(part.form, tags=tags, time=time),
+            )
+        )
+    return aligned
+
+
+def _by_run(block: Block) -> Iterator[tuple[int, Block]]:
+    """Yield the rows of each run, in the order that they have in the block."""
+    if (block.runs == block.runs[0]).all():
+        yield int(block.runs[0]), block
+        return
+    grouped = block.select(np.argsort(block.runs, kind="stable"))
+    runs, starts = np.unique(grouped.runs, return_index=True)
+    for run, start, end in zip(runs, starts, [*starts[1:], len(block)], strict=True):
+        yield int(run), grouped.select(slice(start, end))
+
+
+def _key_rows(block: Block, key: str) -> KeyRows:
+    return KeyRows(
+        order=block.order,
+        steps=block.steps,
+        masks=block.masks,
+        valid=block.valid.get(key),
+        value=block.values[key],
+        form=block.forms[key],
+    )
+
+
+def _join(key: str, parts: Sequence[KeyRows]) -> KeyRows:
+    """Join the rows of several groups, in the order of logging."""
+    if len(parts) == 1:
+        return parts[0]
+    _check_forms(key, parts)
+    order = np.argsort(np.concatenate([part.order for part in parts]), kind="stable")
+
+    def concatenate(*arrays: np.ndarray) -> np.ndarray:
+        return np.concatenate(arrays)[order]
+
+    first, *_ = aligned = align(parts)
+    names = ("order", "steps", "masks", "valid", "value")
+    joined = {
+        name: map_arrays(concatenate, *(getattr(part, name) for part in aligned))
+        for name in names
+    }
+    return dataclasses.replace(first, **joined)
+
+
+def _check_forms(key: str, parts: Sequence[KeyRows]) -> None:
+    """Raise unless one array can hold the rows: only steps and dtypes may differ."""
+    _check_variants(
+        f"The rows of {key!r}",
+        {
+            _describe(part, _dtype_and_shape): (_describe(part, _shape), part.value)
+            for part in parts
+        },
+    )
+    for name in {name: None for part in parts for name in part.steps}:
+        steps = [part.steps[name] for part in parts if name in part.steps]
+        variants = {_dtype_and_shape(step): (_shape(step), step) for step in steps}
+        _check_variants(f"The rows of the step {name!r} of {key!r}", variants)
+
+
+def _check_variants(what: str, variants: dict[str, tuple[str, Tree]]) -> None:
+    """Raise unless one array can hold all variants, each with its shape and an example."""
+    if _fit_together(variants.values()):
+        return
+    pairs = it.combinations(variants, 2)
+    one, other = next(
+        pair for pair in pairs if not _fit_together(variants[name] for name in pair)
+    )
+    raise ValueError(
+        f"{what} do not have one form: some are {one} and some are {other}, which no array "
+        "can hold. Load the other keys with `argnames`, and log values of different forms "
+        "under different keys."
+    )
+
+
+def _fit_together(variants: Iterable[tuple[str, Tree]]) -> bool:
+    """Return whether the shapes are the same, and the dtypes can be promoted."""
+    shapes, trees = zip(*variants, strict=True)
+    if len(set(shapes)) > 1:
+        return False
+    arrays = ([array for _, array in leaves(tree)] for tree in trees)
+    try:
+        for alike in zip(*arrays, strict=True):
+            np.result_type(*alike)
+    except TypeError:
+        return False
+    return True
+
+
+def _describe(part: KeyRows, describe_array: Callable[[np.ndarray], str]) -> str:
+    value = map_arrays(describe_array, part.value)
+    batch = f" in batches of {part.form.batch} axes" if part.form.batch else ""
+    impls = ", ".join(impl for _, impl in part.form.keys)
+    return f"{value}{batch}{impls and f' as a PRNG key, {impls}'}".replace("'", "")
+
+
+def _dtype_and_shape(array: np.ndarray) -> str:
+    return f"{array.dtype}{_shape(array)}"
+
+
+def _shape(array: np.ndarray) -> str:
+    return f"[{','.join(map(str, array.shape[1:]))}]"
