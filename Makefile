@@ -80,9 +80,10 @@ bench: $(READY) ## Measure what lox costs; ARGS=--write updates the figures, --q
 	@$(CALM) $(BIN)/python benchmarks/run.py $(ARGS)
 
 .PHONY: lint
-lint: $(READY) ## Run ruff and pyright
+lint: $(READY) ## Run ruff, import-linter and pyright
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
+	@$(BIN)/lint-imports --no-cache --no-logo
 	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 
 .PHONY: docs
