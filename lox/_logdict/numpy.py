@@ -1,8 +1,8 @@
-"""Logs as NumPy arrays, and what all that they are turned into is made with."""
+"""Logs as NumPy arrays, and what other conversions need: their names and axes."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -19,38 +19,39 @@ class HasRows(Protocol):
 
 
 def to_numpy(rows: Mapping[str, Rows], method: str = "to_numpy") -> dict[str, Rows]:
-    """The rows with NumPy arrays, typed PRNG keys as their key data."""
+    """Return the rows with NumPy arrays, typed PRNG keys as their key data."""
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(dict(rows))):
         raise TypeError(
             f"`logs.{method}()` was called under `jit` or another transformation, where "
             "the values are not known yet. Call it on what the transformed function "
             "returns."
         )
-    return {key: _numpy(own) for key, own in rows.items()}
+    return {k: jax.tree.map(np.asarray, without_keys(own)) for k, own in rows.items()}
 
 
 def leaves(key: str, rows: Rows) -> Iterator[tuple[str, np.ndarray]]:
-    """The arrays of a value with their names, `key` or `key/path/in/the/tree`."""
+    """Yield the arrays of a value with their names, `key` or `key/path/in/the/tree`."""
     for path, leaf in jax.tree_util.tree_flatten_with_path(rows.value)[0]:
         parts = [key, jax.tree_util.keystr(path, simple=True, separator="/")]
         yield "/".join(parts[: 1 + bool(path)]), plain(leaf)
 
 
 def axis_names(rows: Mapping[str, Rows]) -> dict[str, tuple[str, ...]]:
-    """What the batch axes of each key are called, from the outermost to the innermost."""
-    each = {key: sizes(own) for key, own in rows.items()}
-    widest = max(each.values(), key=len, default=())
-    names = [f"batch_{i}" for i in range(len(widest))] if len(widest) > 1 else ["batch"]
+    """Name the batch axes of each key, from the outermost to the innermost."""
+    every = {key: sizes(own) for key, own in rows.items()}
+    widest = max(every.values(), key=len, default=())
+    names = _numbered("batch", len(widest))
+    found = {}
+    for key, shape in every.items():
+        axes = embedding(shape, widest)
+        # Where it cannot be told which of the axes these are, they have names of their own.
+        own_names = _numbered(f"batch_{key}", len(shape))
+        found[key] = own_names if axes is None else tuple(names[i] for i in axes)
+    return found
 
-    def named(key: str, own: tuple[int, ...]) -> tuple[str, ...]:
-        at = embedding(own, widest)
-        if at is not None:
-            return tuple(names[i] for i in at)
-        # Which of the axes of other keys these are cannot be told.
-        one = len(own) == 1
-        return tuple(f"batch_{key}" if one else f"batch_{key}_{i}" for i in range(len(own)))
 
-    return {key: named(key, own) for key, own in each.items()}
+def _numbered(name: str, count: int) -> tuple[str, ...]:
+    return (name,) if count == 1 else tuple(f"{name}_{i}" for i in range(count))
 
 
 def by_example(rows: Rows, x: np.ndarray) -> np.ndarray:
@@ -62,28 +63,23 @@ def by_example(rows: Rows, x: np.ndarray) -> np.ndarray:
 
 
 def sizes(rows: Rows) -> tuple[int, ...]:
+    """Return the sizes of all batch axes, those in front of time first."""
     front = np.shape(jax.tree.leaves(rows.value)[0])[: rows.lead]
     return (*front, *rows.batch)
 
 
-def filled(values: np.ndarray, there: Any, *, keep: bool = False) -> np.ndarray:
-    """NaN where nothing is there; `keep`: only in arrays that can hold it."""
+def filled(values: np.ndarray, there: np.ndarray | None) -> np.ndarray:
+    """Put NaN where nothing is there. Then integers become floats."""
     if there is None or np.all(there):
         return values
     if values.dtype.kind not in "fc":
-        if keep:
-            return values
         values = values.astype(np.float64)
     shape = np.shape(there) + (1,) * (values.ndim - np.ndim(there))
     return np.where(np.reshape(there, shape), values, values.dtype.type(np.nan))
 
 
-def _numpy(rows: Rows) -> Rows:
-    return jax.tree.map(np.asarray, without_keys(rows))
-
-
 def plain(x: np.ndarray) -> np.ndarray:
-    """The array in a dtype of NumPy's own, which tables know."""
+    """Return the array in a dtype of NumPy's own, which tables know."""
     if x.dtype.isbuiltin == 1 or x.dtype.kind in "OSU":
         return x
     if jnp.issubdtype(x.dtype, jnp.floating):

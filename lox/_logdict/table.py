@@ -1,10 +1,24 @@
-"""Logs as one table, in pandas or polars."""
+"""`logs.to_pandas()` and `logs.to_polars()`: all keys in one table.
+
+Rows of different keys stand in one line where they have the same labels, which are their
+batch indices and their steps:
+
+    loss at steps 0, 1, 2           step  loss  test
+    test at step 2            ->       0   6.0
+                                       1   3.0
+                                       2   2.0   6.0
+
+NumPy finds the lines, not the joins of pandas and polars. So both tables have one source,
+steps may be arrays, on which neither library joins, and integers stay integers in a column
+that is not full.
+"""
 
 import dataclasses
 import functools as ft
-import itertools as it
+import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -57,7 +71,7 @@ def to_pandas(logs: HasRows) -> "pandas.DataFrame":
     """
     pd = imported("pandas", "`logs.to_pandas()`", "pandas")
     columns = table(to_numpy(logs.rows(), "to_pandas"))
-    return pd.DataFrame({name: _in_pandas(pd, *of) for name, of in columns.items()})
+    return pd.DataFrame({name: _in_pandas(pd, cells) for name, cells in columns.items()})
 
 
 def to_polars(logs: HasRows) -> "polars.DataFrame":
@@ -75,123 +89,133 @@ def to_polars(logs: HasRows) -> "polars.DataFrame":
     """
     pl = imported("polars", "`logs.to_polars()`", "polars")
     columns = table(to_numpy(logs.rows(), "to_polars"))
-    return pl.DataFrame([_in_polars(pl, name, *of) for name, of in columns.items()])
+    return pl.DataFrame([_in_polars(pl, name, cells) for name, cells in columns.items()])
 
 
-# A column: its values, and which of them there are.
-Column = tuple[np.ndarray, np.ndarray]
+class Cells(NamedTuple):
+    """Values, and which of them there are."""
+
+    values: np.ndarray
+    there: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
-class _Part:
-    """The rows of one key in a table: where they stand, and what stands there.
+class KeyRows:
+    """The rows of one key that exist, those of the first example first.
 
     Attributes:
-        index: The batch axes, by name.
+        indices: The indices of the examples, by the name of the batch axis.
         steps: The steps, by name.
-        columns: The arrays of the value, by name.
+        values: The arrays of the value, by name.
         length: How many rows there are.
     """
 
-    index: dict[str, Column]
-    steps: dict[str, Column]
-    columns: dict[str, np.ndarray]
+    indices: dict[str, Cells]
+    steps: dict[str, Cells]
+    values: dict[str, np.ndarray]
     length: int
 
-    def place(self, name: str) -> Column:
-        """A batch axis or a step; nothing where the key has no such."""
-        nowhere = np.zeros(self.length, int), np.zeros(self.length, bool)
-        return self.index.get(name, self.steps.get(name, nowhere))
+    def labels(self, name: str) -> Cells:
+        """Return a batch index or a step of all rows; nothing where the key has none."""
+        nothing = Cells(np.zeros(self.length, int), np.zeros(self.length, bool))
+        return self.indices.get(name, self.steps.get(name, nothing))
 
 
-def table(rows: Mapping[str, Rows]) -> dict[str, Column]:
-    """One table of all keys, with a line for each batch index and combination of steps.
+def table(rows: Mapping[str, Rows]) -> dict[str, Cells]:
+    """Return the columns: batch indices, `row`, steps, and the arrays of all keys.
 
-    Rows of two keys that have the same of these stand in one line. Where a key has
-    several, its n-th stands beside the n-th of another key; without steps, that is the
-    number of the row.
+    There is a line for each batch index and combination of steps. Where a key has several
+    rows with the same of these, its n-th stands beside the n-th of another key; without
+    steps, that is the number of the row.
     """
     if not rows:
         return {}
     names = axis_names(rows)
-    parts = [_part(key, own, names[key]) for key, own in rows.items()]
-    batch = list(dict.fromkeys(name for part in parts for name in part.index))
-    steps = list(dict.fromkeys(name for part in parts for name in part.steps))
+    keys = [_key_rows(key, own, names[key]) for key, own in rows.items()]
+    batch = dict.fromkeys(name for key in keys for name in key.indices)
+    steps = dict.fromkeys(name for key in keys for name in key.steps)
     for name in steps:
-        _check_shape(name, [part.steps[name][0] for part in parts if name in part.steps])
-    at, number = _lines(parts, [*batch, *steps])
-    size = max((int(each.max()) + 1 for each in at if each.size), default=0)
-    lines: list[tuple[str, Column]] = [
-        (name, _spread(size, at, [part.place(name) for part in parts])) for name in batch
-    ]
+        _check_shape(name, [key.steps[name] for key in keys if name in key.steps])
+    # From here on, the rows of all keys stand behind each other.
+    labels = {n: _concatenated([key.labels(n) for key in keys]) for n in [*batch, *steps]}
+    owner = np.repeat(np.arange(len(keys)), [key.length for key in keys])
+    lines, numbers = _lines(labels.values(), owner)
+    height = lines.max(initial=-1) + 1
+    columns = [(name, _spread(height, lines, labels[name])) for name in batch]
     if any(own.time and own.steps.keys() <= own.masks.keys() for own in rows.values()):
-        bare = [~_any([c[1] for c in p.steps.values()], p.length) for p in parts]
-        lines.append(("row", _spread(size, at, list(zip(number, bare, strict=True)))))
-    for name in steps:
-        lines.append((name, _spread(size, at, [part.place(name) for part in parts])))
-    for each, part in zip(at, parts, strict=True):
-        there = np.ones(part.length, bool)
-        for name, values in part.columns.items():
-            lines.append((name, _spread(size, [each], [(values, there)])))
-    check_names([name for name, _ in lines], "to_pandas` or `to_polars")
-    return dict(lines)
+        has_step = ft.reduce(np.logical_or, [labels[n].there for n in steps], owner < 0)
+        columns.append(("row", _spread(height, lines, Cells(numbers, ~has_step))))
+    columns += [(name, _spread(height, lines, labels[name])) for name in steps]
+    for i, key in enumerate(keys):
+        everywhere = np.ones(key.length, bool)
+        for name, values in key.values.items():
+            cells = Cells(values, everywhere)
+            columns.append((name, _spread(height, lines[owner == i], cells)))
+    check_names([name for name, _ in columns], "to_pandas` or `to_polars")
+    return dict(columns)
 
 
-def _part(key: str, rows: Rows, names: tuple[str, ...]) -> _Part:
-    n = len(names) + 1
+def _key_rows(key: str, rows: Rows, names: tuple[str, ...]) -> KeyRows:
     shape = (*sizes(rows), rows.length)
     valid = np.ones(shape, bool) if rows.valid is None else by_example(rows, rows.valid)
-    indices = np.indices(shape)
+    length = int(valid.sum())
+    everywhere = np.ones(length, bool)
 
     def flat(x: np.ndarray) -> np.ndarray:
-        return x.reshape(-1, *x.shape[n:])[valid.reshape(-1)]
+        # (*examples, time, ...) -> (rows that exist, ...)
+        x = by_example(rows, x)
+        return x.reshape(math.prod(shape), *x.shape[len(shape) :])[valid.reshape(-1)]
 
-    def step(name: str) -> Column:
-        values = flat(by_example(rows, rows.steps[name]))
-        if name not in rows.masks:
-            return plain(values), np.ones(len(values), bool)
-        return plain(values), flat(by_example(rows, rows.masks[name]))
-
-    there = np.ones(int(valid.sum()), bool)
-    return _Part(
-        index={name: (flat(indices[i]), there) for i, name in enumerate(names)},
-        steps={name: step(name) for name in rows.steps},
-        columns={name: flat(by_example(rows, x)) for name, x in leaves(key, rows)},
-        length=len(there),
+    indices = np.argwhere(valid)
+    masks = {name: flat(mask) for name, mask in rows.masks.items()}
+    return KeyRows(
+        indices={name: Cells(indices[:, i], everywhere) for i, name in enumerate(names)},
+        steps={
+            name: Cells(plain(flat(step)), masks.get(name, everywhere))
+            for name, step in rows.steps.items()
+        },
+        values={name: flat(array) for name, array in leaves(key, rows)},
+        length=length,
     )
 
 
-def _lines(
-    parts: list[_Part], names: list[str]
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The line of each row of each part, and its number among those at one place."""
-    lengths = [part.length for part in parts]
-    owner = np.repeat(np.arange(len(parts)), lengths)
-    codes = [_coded([part.place(name) for part in parts]) for name in names]
-    place = _folded([np.zeros(sum(lengths), int), *codes])
-    number = _numbered(_folded([place, owner]))
-    line = _folded([place, number])
-    ends = list(it.accumulate(lengths))[:-1]
-    if not all(np.all(np.diff(own) > 0) for own in np.split(line, ends)):
+def _concatenated(parts: list[Cells]) -> Cells:
+    # The type and shape of a column are those of the parts that have something in it.
+    known = [part for part in parts if part.there.any()]
+    like = [part.values for part in known or parts]
+    there = np.concatenate([part.there for part in parts])
+    dtype = np.result_type(*(values.dtype for values in like))
+    values = np.zeros((len(there), *like[0].shape[1:]), dtype)
+    if known:
+        values[there] = np.concatenate([part.values[part.there] for part in known])
+    return Cells(values, there)
+
+
+def _lines(labels: Iterable[Cells], owner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the line of each row, and its number among those of its key and labels."""
+    place = _ranks([owner * 0, *map(_codes, labels)])
+    number = _numbered(_ranks([place, owner]))
+    line = _ranks([place, number])
+    grows = np.diff(line) > 0
+    if not grows[np.diff(owner) == 0].all():
         # Steps that do not grow: the lines stay in the order of logging.
         _, first = np.unique(line, return_index=True)
         line = np.argsort(np.argsort(first))[line]
-    return np.split(line, ends), np.split(number, ends)
+    return line, number
 
 
-def _coded(columns: list[Column]) -> np.ndarray:
-    """Numbers in the order of the values, the largest where there is none."""
-    there = np.concatenate([mask for _, mask in columns])
-    values = np.concatenate([of[mask] for of, mask in columns if mask.any()] or [there[:0]])
+def _codes(cells: Cells) -> np.ndarray:
+    """Number the values in their order, with the largest number where there is none."""
+    values = cells.values[cells.there]
     axis = 0 if values.ndim > 1 else None
     unique, inverse = np.unique(values, return_inverse=True, axis=axis)
-    codes = np.full(there.shape, len(unique))
-    codes[there] = inverse.reshape(-1)
+    codes = np.full(len(cells.there), len(unique))
+    codes[cells.there] = inverse.reshape(-1)
     return codes
 
 
-def _folded(codes: Iterable[np.ndarray]) -> np.ndarray:
-    """One number in place of several, in their lexicographic order."""
+def _ranks(codes: Iterable[np.ndarray]) -> np.ndarray:
+    """Return one number in place of several, in their lexicographic order."""
 
     def fold(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.unique(a * (b.max(initial=0) + 1) + b, return_inverse=True)[1]
@@ -200,7 +224,7 @@ def _folded(codes: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def _numbered(group: np.ndarray) -> np.ndarray:
-    """For each element, how many equal ones there are before it."""
+    """Return for each element how many equal ones there are before it."""
     sizes = np.bincount(group)
     number = np.empty_like(group)
     starts = np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -208,19 +232,19 @@ def _numbered(group: np.ndarray) -> np.ndarray:
     return number
 
 
-def _spread(size: int, at: list[np.ndarray], columns: list[Column]) -> Column:
-    """Put the values of each part on its lines."""
-    given = [(i, of, mask) for i, (of, mask) in zip(at, columns, strict=True)]
-    own = [each for each in given if each[2].any()] or given
-    dtype = np.result_type(*(of.dtype for _, of, _ in own))
-    values, there = np.zeros((size, *own[0][1].shape[1:]), dtype), np.zeros(size, bool)
-    for i, of, mask in own:
-        values[i[mask]] = of[mask]
-        there[i[mask]] = True
-    return values, there
+def _spread(height: int, lines: np.ndarray, cells: Cells) -> Cells:
+    """Put values on their lines of a column."""
+    values = np.zeros((height, *cells.values.shape[1:]), cells.values.dtype)
+    there = np.zeros(height, bool)
+    values[lines[cells.there]] = cells.values[cells.there]
+    there[lines[cells.there]] = True
+    return Cells(values, there)
 
 
-def _in_pandas(pd: Any, values: np.ndarray, there: np.ndarray) -> Any:
+def _in_pandas(
+    pd: ModuleType, cells: Cells
+) -> "np.ndarray | pandas.api.extensions.ExtensionArray":
+    values, there = cells
     if values.ndim > 1 or values.dtype.kind not in "biufc":
         column = np.empty(len(values), object)
         for i in np.flatnonzero(there):
@@ -232,33 +256,30 @@ def _in_pandas(pd: Any, values: np.ndarray, there: np.ndarray) -> Any:
     return kind(values, ~there)
 
 
-def _in_polars(pl: Any, name: str, values: np.ndarray, there: np.ndarray) -> Any:
-    if values.dtype.kind == "c":
-        parts = {"real": np.real(values), "imag": np.imag(values)}
-        column = [_in_polars(pl, part, of, there) for part, of in parts.items()]
-        return _or_null(pl, pl.DataFrame(column).to_struct(name), there)
+def _in_polars(pl: ModuleType, name: str, cells: Cells) -> "polars.Series":
+    values, there = cells
     if values.dtype == np.float16:
         values = values.astype(np.float32)
-    if values.ndim == 1:
-        return _or_null(pl, pl.Series(name, values), there)
-    inner = pl.Series(values[:0].reshape(-1)).dtype
-    each = [x.tolist() if ok else None for x, ok in zip(values, there, strict=True)]
-    return pl.Series(name, each, dtype=pl.Array(inner, values.shape[1:]))
-
-
-def _or_null(pl: Any, column: Any, there: np.ndarray) -> Any:
+    if values.dtype.kind == "c":
+        parts = {"real": np.real(values), "imag": np.imag(values)}
+        fields = [_in_polars(pl, part, Cells(x, there)) for part, x in parts.items()]
+        column = pl.DataFrame(fields).to_struct(name)
+    elif values.ndim > 1:
+        inner = pl.Series(values[:0].reshape(-1)).dtype
+        lists = [x.tolist() if ok else None for x, ok in zip(values, there, strict=True)]
+        return pl.Series(name, lists, dtype=pl.Array(inner, values.shape[1:]))
+    else:
+        column = pl.Series(name, values)
+    if there.all():
+        return column
     nothing = pl.repeat(None, len(there), dtype=column.dtype, eager=True)
-    return column if there.all() else column.zip_with(pl.Series(there), nothing)
+    return column.zip_with(pl.Series(there), nothing)
 
 
-def _check_shape(name: str, steps: list[np.ndarray]) -> None:
-    shapes = {step.shape[1:] for step in steps}
+def _check_shape(name: str, steps: list[Cells]) -> None:
+    shapes = {step.values.shape[1:] for step in steps}
     if len(shapes) > 1:
         raise ValueError(
             f"The step {name!r} has the shapes {sorted(shapes)} for different keys, which "
             "one column cannot hold. Make several tables: `logs.filter(...).to_pandas()`."
         )
-
-
-def _any(masks: list[np.ndarray], length: int) -> np.ndarray:
-    return ft.reduce(np.logical_or, masks, np.zeros(length, bool))

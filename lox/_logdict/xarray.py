@@ -1,4 +1,4 @@
-"""Logs as a `Dataset` of xarray."""
+"""`logs.to_xarray()`: all keys in one `Dataset`."""
 
 import dataclasses
 from collections import Counter
@@ -49,17 +49,16 @@ def to_xarray(logs: HasRows) -> "xarray.Dataset":
     xr = imported("xarray", "`logs.to_xarray()`", "xarray")
     rows = to_numpy(logs.rows(), "to_xarray")
     variables, coordinates = {}, {}
-    clocks = _clocks(rows)
-    names = axis_names(rows)
+    names, times = axis_names(rows), _time_axes(rows)
     for key, own in rows.items():
-        clock = clocks[key]
-        dims = _dims(own, names[key], clock.dim)
-        coordinates.update(clock.coordinates)
+        dims = _dims(own, names[key], times[key].dim)
+        coordinates.update(times[key].steps)
         if own.valid is not None:
             coordinates[f"valid_{key}"] = dims, own.valid
         attributes = {"tags": list(own.tags)} if own.tags else {}
         for name, leaf in leaves(key, own):
-            values = filled(leaf, own.valid, keep=True)
+            # Integers stay what they are, as there is a mask.
+            values = filled(leaf, own.valid) if leaf.dtype.kind in "fc" else leaf
             inner = [f"{name}_{i}" for i in range(leaf.ndim - len(dims))]
             variables[name] = [*dims, *inner], values, attributes
     every = {**coordinates, **variables}
@@ -70,76 +69,79 @@ def to_xarray(logs: HasRows) -> "xarray.Dataset":
     return xr.Dataset(variables, coordinates)
 
 
+# The names of the axes of an array, and the array.
+Variable = tuple[tuple[str, ...], np.ndarray]
+
+
 @dataclasses.dataclass(frozen=True)
-class _Clock:
-    """What tells the time of one or several keys in a `Dataset`."""
+class _TimeAxis:
+    """The axis of time of one or several keys, and their steps.
+
+    Attributes:
+        dim: The name of the axis. Empty: there is none.
+        length: How long it is, or -1.
+        steps: The steps by name.
+    """
 
     dim: str
-    coordinates: dict[str, tuple[tuple[str, ...], np.ndarray]]
+    length: int
+    steps: dict[str, Variable]
 
-    def renamed(self, key: str, dims: Counter, steps: Counter) -> "_Clock":
-        """With the key behind those names that other clocks have, too."""
+    def is_same(self, other: "_TimeAxis") -> bool:
+        if self.length != other.length or self.steps.keys() != other.steps.keys():
+            return False
+        both = [(self.steps[name], other.steps[name]) for name in self.steps]
+        return all(x[0] == y[0] and _equal(x[1], y[1]) for x, y in both)
+
+    def renamed(self, key: str, dims: Counter[str], steps: Counter[str]) -> "_TimeAxis":
+        """Put the key behind those names that other axes use, too."""
         dim = f"{self.dim}_{key}" if dims[self.dim] > 1 else self.dim
-        return _Clock(
-            dim,
-            {
-                f"{name}_{key}" if steps[name] > 1 else name: (
-                    tuple(dim if each == "time" else each for each in own),
-                    values,
-                )
-                for name, (own, values) in self.coordinates.items()
-            },
-        )
+        renamed = {}
+        for name, (own_dims, values) in self.steps.items():
+            new_name = f"{name}_{key}" if steps[name] > 1 else name
+            renamed[new_name] = tuple(dim if d == "time" else d for d in own_dims), values
+        return _TimeAxis(dim, self.length, renamed)
 
 
-def _clocks(rows: Mapping[str, Rows]) -> dict[str, _Clock]:
-    """The clock of each key: the same one for keys with the same rows and steps."""
+def _time_axes(rows: Mapping[str, Rows]) -> dict[str, _TimeAxis]:
+    """Return the axis of each key: the same one for keys with the same rows and steps."""
     names = axis_names(rows)
-    groups: list[tuple[str, int, _Clock]] = []
-    found: dict[str, int] = {}
+    axes: dict[str, _TimeAxis] = {}  # by the first key that has it
+    first_keys: dict[str, str] = {}
     for key, own in rows.items():
-        clock = _clock(own, names[key])
-        length = own.length if own.time else -1
-        same = [i for i, group in enumerate(groups) if _same(group[1:], (length, clock))]
-        found[key] = same[0] if same else len(groups)
-        groups += [] if same else [(key, length, clock)]
-    steps = Counter(name for *_, clock in groups for name in clock.coordinates)
-    dims = Counter(clock.dim for *_, clock in groups if clock.dim)
-    clocks = [clock.renamed(key, dims, steps) for key, _, clock in groups]
-    return {key: clocks[i] for key, i in found.items()}
+        axis = _time_axis(own, names[key])
+        same = (first for first, other in axes.items() if axis.is_same(other))
+        first_keys[key] = next(same, key)
+        axes.setdefault(first_keys[key], axis)
+    dims = Counter(axis.dim for axis in axes.values())
+    steps = Counter(name for axis in axes.values() for name in axis.steps)
+    renamed = {key: axis.renamed(key, dims, steps) for key, axis in axes.items()}
+    return {key: renamed[first] for key, first in first_keys.items()}
 
 
-def _clock(rows: Rows, names: tuple[str, ...]) -> _Clock:
-    dim = "time" if rows.time else ""
-    dims = _dims(rows, names, dim)
-    coordinates = {}
+def _time_axis(rows: Rows, names: tuple[str, ...]) -> _TimeAxis:
+    dims = _dims(rows, names, "time")
+    steps = {}
     for name, step in rows.steps.items():
         there = rows.masks.get(name, np.True_)
         there = there if rows.valid is None else there & rows.valid
-        values = filled(plain(step), there)
-        own = [f"{name}_{i}" for i in range(step.ndim - len(dims))]
-        coordinates[name] = _collapsed((*dims, *own), values, names)
-    return _Clock(dim, coordinates)
+        inner = [f"{name}_{i}" for i in range(step.ndim - len(dims))]
+        steps[name] = _collapsed((*dims, *inner), filled(plain(step), there), names)
+    if rows.time:
+        return _TimeAxis("time", rows.length, steps)
+    return _TimeAxis("", -1, steps)
 
 
 def _collapsed(
-    dims: tuple[str, ...], values: np.ndarray, names: tuple[str, ...]
-) -> tuple[tuple[str, ...], np.ndarray]:
-    """Without the batch axes along which the values are all the same."""
-    for name in names:
+    dims: tuple[str, ...], values: np.ndarray, batch_dims: tuple[str, ...]
+) -> Variable:
+    """Drop the batch axes along which the values are all the same."""
+    for name in batch_dims:
         axis = dims.index(name)
         first = values.take([0], axis) if values.shape[axis] else values
         if first.size and _equal(np.broadcast_to(first, values.shape), values):
             dims, values = dims[:axis] + dims[axis + 1 :], first.squeeze(axis)
     return dims, values
-
-
-def _same(a: tuple[int, _Clock], b: tuple[int, _Clock]) -> bool:
-    mine, others = a[1].coordinates, b[1].coordinates
-    if a[0] != b[0] or mine.keys() != others.keys():
-        return False
-    both = [(mine[name], others[name]) for name in mine]
-    return all(x[0] == y[0] and _equal(x[1], y[1]) for x, y in both)
 
 
 def _equal(a: np.ndarray, b: np.ndarray) -> bool:
