@@ -1,5 +1,7 @@
 """What `spool` and `tap` share: their options, and how they come to the records."""
 
+import pathlib
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -52,5 +54,13 @@ def _warn_of_no_match(
             warnings.warn(
                 f"`{what}` {sorted(wanted - there)} of `{transformation}` match nothing "
                 f"that is logged; there are {sorted(there)}.",
-                stacklevel=5,
+                stacklevel=_frames_of_lox() + 1,
             )
+
+
+def _frames_of_lox() -> int:
+    """Count the calls of lox above the user's line, which a warning names."""
+    folder, frame, number = pathlib.Path(__file__).parents[1], sys._getframe(1), 0
+    while frame is not None and folder in pathlib.Path(frame.f_code.co_filename).parents:
+        frame, number = frame.f_back, number + 1
+    return number
