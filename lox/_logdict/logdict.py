@@ -56,8 +56,8 @@ class logdict(dict[str, Any]):
         super().__init__()
         self._made_rows = {}
         for key, value in dict(data).items():
-            own = {name: of[key] for name, of in steps.items() if key in of}
-            self._rows[key] = _single(value, own)
+            key_steps = {name: step[key] for name, step in steps.items() if key in step}
+            self._rows[key] = _single(value, key_steps)
             super().__setitem__(key, value)
 
     @classmethod
@@ -65,8 +65,8 @@ class logdict(dict[str, Any]):
         """The logs that hold `rows`."""
         logs = cls()
         logs._rows.update(rows)
-        for key, own in rows.items():
-            dict.__setitem__(logs, key, own.value)
+        for key, key_rows in rows.items():
+            dict.__setitem__(logs, key, key_rows.value)
         return logs
 
     @classmethod
@@ -122,7 +122,7 @@ class logdict(dict[str, Any]):
             >>> logs.slice[:1]
             {'x': [1.0]}
         """
-        return Slice(self)
+        return Slice(self.rows(), logdict.of)
 
     def filter(self, keep: Callable[[str, Any], Any]) -> "logdict":
         """Keep the keys for which `keep(key, value)` is true.
@@ -132,8 +132,10 @@ class logdict(dict[str, Any]):
             >>> logs.filter(lambda key, value: key.startswith("test/"))
             {'test/loss': 2.0}
         """
-        rows = self.rows()
-        return logdict.of({k: own for k, own in rows.items() if keep(k, own.value)})
+        rows = self.rows().items()
+        return logdict.of(
+            {key: key_rows for key, key_rows in rows if keep(key, key_rows.value)}
+        )
 
     def prefix(self, prefix: str) -> "logdict":
         """Put `prefix` before each key.
@@ -204,10 +206,9 @@ class logdict(dict[str, Any]):
         """The logs of two functions that run one after the other."""
         if not isinstance(other, logdict):
             return NotImplemented
-        mine, others = self.rows(), other.rows()
-        both = mine.keys() & others.keys()
-        joined = {key: join(key, mine[key], others[key]) for key in mine if key in both}
-        return logdict.of({**mine, **others, **joined})
+        first, second = self.rows(), other.rows()
+        joined = {k: join(k, first[k], second[k]) for k in first if k in second}
+        return logdict.of({**first, **second, **joined})
 
     def __or__(self, other: Mapping[str, Any]) -> "logdict":  # pyright: ignore[reportIncompatibleMethodOverride]
         if not isinstance(other, Mapping):
@@ -254,10 +255,10 @@ class logdict(dict[str, Any]):
         self._rows.clear()
 
     def __getattr__(self, name: str) -> Steps:
-        rows = self._rows
-        if any(name in own.steps for own in rows.values()):
+        every = self._rows.values()
+        if any(name in rows.steps for rows in every):
             return self._step(name)
-        names = sorted({step for own in rows.values() for step in own.steps})
+        names = sorted({step for rows in every for step in rows.steps})
         raise AttributeError(
             f"These logs have no step {name!r}; their steps are {names}."
             if names
@@ -280,10 +281,10 @@ class logdict(dict[str, Any]):
         return jax.tree.map(lambda x: x.copy() if hasattr(x, "copy") else x, self)
 
     def _step(self, name: str) -> Steps:
-        rows = self._rows.items()
+        every = self._rows.items()
         return Steps(
-            {key: own.steps[name] for key, own in rows if name in own.steps},
-            {key: own.masks[name] for key, own in rows if name in own.masks},
+            {key: rows.steps[name] for key, rows in every if name in rows.steps},
+            {key: rows.masks[name] for key, rows in every if name in rows.masks},
         )
 
     def tree_flatten(self) -> tuple[list, tuple]:

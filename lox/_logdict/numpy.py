@@ -26,7 +26,10 @@ def to_numpy(rows: Mapping[str, Rows], method: str = "to_numpy") -> dict[str, Ro
             "the values are not known yet. Call it on what the transformed function "
             "returns."
         )
-    return {k: jax.tree.map(np.asarray, without_keys(own)) for k, own in rows.items()}
+    return {
+        key: jax.tree.map(np.asarray, without_keys(key_rows))
+        for key, key_rows in rows.items()
+    }
 
 
 def leaves(key: str, rows: Rows) -> Iterator[tuple[str, np.ndarray]]:
@@ -38,11 +41,11 @@ def leaves(key: str, rows: Rows) -> Iterator[tuple[str, np.ndarray]]:
 
 def axis_names(rows: Mapping[str, Rows]) -> dict[str, tuple[str, ...]]:
     """Name the batch axes of each key, from the outermost to the innermost."""
-    every = {key: sizes(own) for key, own in rows.items()}
-    widest = max(every.values(), key=len, default=())
+    shapes = {key: sizes(key_rows) for key, key_rows in rows.items()}
+    widest = max(shapes.values(), key=len, default=())
     names = _numbered("batch", len(widest))
     found = {}
-    for key, shape in every.items():
+    for key, shape in shapes.items():
         axes = embedding(shape, widest)
         # Where it cannot be told which of the axes these are, they have names of their own.
         own_names = _numbered(f"batch_{key}", len(shape))
@@ -68,14 +71,14 @@ def sizes(rows: Rows) -> tuple[int, ...]:
     return (*front, *rows.batch)
 
 
-def filled(values: np.ndarray, there: np.ndarray | None) -> np.ndarray:
-    """Put NaN where nothing is there. Then integers become floats."""
-    if there is None or np.all(there):
+def filled(values: np.ndarray, present: np.ndarray | None) -> np.ndarray:
+    """Put NaN where a value is missing. Then integers become floats."""
+    if present is None or np.all(present):
         return values
     if values.dtype.kind not in "fc":
         values = values.astype(np.float64)
-    shape = np.shape(there) + (1,) * (values.ndim - np.ndim(there))
-    return np.where(np.reshape(there, shape), values, values.dtype.type(np.nan))
+    shape = np.shape(present) + (1,) * (values.ndim - np.ndim(present))
+    return np.where(np.reshape(present, shape), values, values.dtype.type(np.nan))
 
 
 def plain(x: np.ndarray) -> np.ndarray:

@@ -50,8 +50,8 @@ def plot(  # noqa: D417
     """
     plt = imported("matplotlib.pyplot", "`logs.plot()`", "plot")
     if band not in (*BANDS, None):
-        there = ", ".join(map(repr, (*BANDS, None)))
-        raise ValueError(f"There is no band {band!r}. There are {there}.")
+        names = ", ".join(map(repr, (*BANDS, None)))
+        raise ValueError(f"There is no band {band!r}. There are {names}.")
     curves = _curves(to_numpy(logs.rows(), "plot"), keys, x)
     if axes is None:
         panels = grid(plt.figure(layout="constrained"), len(curves))
@@ -78,7 +78,7 @@ def _curves(
         names = [keys] if isinstance(keys, str) else list(keys)
         for name in names:
             _check(rows, name, x)
-    curves = [curve for name in names for curve in key_curves(name, rows[name], x)]
+    curves = [curve for name in names for curve in _key_curves(name, rows[name], x)]
     if curves:
         return curves
     what = "these logs" if keys is None else f"the keys {sorted(names)}"
@@ -100,7 +100,7 @@ def _check(rows: Mapping[str, Rows], key: str, x: str | None) -> None:
         )
 
 
-def key_curves(key: str, rows: Rows, x: str | None) -> list[Curve]:
+def _key_curves(key: str, rows: Rows, x: str | None) -> list[Curve]:
     """Return the curves of one key, which is on the host."""
     batch_axes, rows = _batch_axes(rows), _rows_first(rows)
     return curves_of(

@@ -1,6 +1,8 @@
-"""Rows that were collected: some of them, those of two logs, those that exist."""
+"""Some rows of logs (`slice`), those that exist (`compact`), those of two logs (`+`)."""
 
-from typing import Any, Generic, TypeVar
+import functools as ft
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +15,10 @@ L = TypeVar("L")
 
 
 class Slice(Generic[L]):
-    """`logs.slice[i:j:k]`."""
+    """`logs.slice[i:j:k]`: makes logs of some of the rows."""
 
-    def __init__(self, logs: L):
-        self._logs: Any = logs
+    def __init__(self, rows: Mapping[str, Rows], make: Callable[[Mapping[str, Rows]], L]):
+        self._rows, self._make = rows, make
 
     def __getitem__(self, index: slice) -> L:
         if not isinstance(index, slice):
@@ -24,11 +26,11 @@ class Slice(Generic[L]):
                 f"`logs.slice` takes a slice of rows such as `logs.slice[10:20]`, not "
                 f"{index!r}. For a single row use `logs.slice[i : i + 1]`."
             )
-        return self._logs.of({k: _take(own, index) for k, own in self._logs.rows().items()})
+        return self._make({key: _take(rows, index) for key, rows in self._rows.items()})
 
 
 def join(key: str, first: Rows, second: Rows) -> Rows:
-    """First the one, then the other, under every axis that both have in front."""
+    """Join the rows in time, the first before the second, under every axis in front."""
     for rows in (first, second):
         if rows.altered:
             raise ValueError(
@@ -37,14 +39,18 @@ def join(key: str, first: Rows, second: Rows) -> Rows:
                 "of their rows first, and reduce or thin them afterwards: "
                 '`(a + b).reduce("mean")`, `(a + b).slice[::k]`.'
             )
-    joined = lambda a, b: concatenate(key, [a, b]).replace(bound=1)  # noqa: E731
+    concatenated = ft.partial(_concatenate, key)
     for _ in range(first.lead):
-        joined = jax.vmap(joined)
-    return joined(*(rows.map(jnp.asarray) for rows in (first, second)))
+        concatenated = jax.vmap(concatenated)
+    return concatenated(*(rows.map(jnp.asarray) for rows in (first, second)))
+
+
+def _concatenate(key: str, first: Rows, second: Rows) -> Rows:
+    return concatenate(key, [first, second]).replace(bound=1)
 
 
 def compact(key: str, rows: Rows) -> Rows | None:
-    """Only the rows that exist; None if there are none."""
+    """Keep only the rows that exist; return None if there are none."""
     if rows.valid is None:
         return rows
     if isinstance(rows.valid, Tracer):
@@ -60,26 +66,28 @@ def compact(key: str, rows: Rows) -> Rows | None:
         # The rows of each example that exist, in order, before those that do not.
         order = np.argsort(~valid, axis=rows.lead, kind="stable")
         length = valid.sum(axis=rows.lead).max()
-        at = (slice(None),) * rows.lead + (slice(length),)
-        rows = rows.map(lambda x: _reorder(x, order, rows.lead)[at])
+        rows = _take(rows.map(lambda x: _reorder(x, order, rows.lead)), slice(length))
         valid = np.asarray(rows.valid)
     return rows.replace(valid=None) if valid.all() else rows
 
 
 def _take(rows: Rows, index: slice) -> Rows:
     if rows.time:
-        at = (slice(None),) * rows.lead + (index,)
-        return rows.map(lambda x: x[at])
+        # (*lead, time, ...)
+        axes = (slice(None),) * rows.lead + (index,)
+        return rows.map(lambda x: x[axes])
     if len(range(1)[index]) == 1:
         return rows
-    empty = rows.map(lambda x: jnp.expand_dims(x, rows.lead), time=True)
-    return _take(empty, index)
+    single = rows.map(lambda x: jnp.expand_dims(x, rows.lead), time=True)
+    return _take(single, index)
 
 
-def _reorder(x: Any, order: np.ndarray, axis: int) -> Any:
+def _reorder(
+    x: jax.Array | np.ndarray, order: np.ndarray, axis: int
+) -> jax.Array | np.ndarray:
     shape = order.shape + (1,) * (x.ndim - order.ndim)
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        data = _reorder(jax.random.key_data(x), order, axis)
+        data = jnp.asarray(_reorder(jax.random.key_data(x), order, axis))
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
     taken = np.take_along_axis(np.asarray(x), order.reshape(shape), axis)
     return taken if isinstance(x, np.ndarray) else jnp.asarray(taken)

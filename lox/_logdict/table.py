@@ -96,11 +96,11 @@ class Cells(NamedTuple):
     """Values, and which of them there are."""
 
     values: np.ndarray
-    there: np.ndarray
+    present: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
-class KeyRows:
+class LabelledRows:
     """The rows of one key that exist, those of the first example first.
 
     Attributes:
@@ -131,7 +131,7 @@ def table(rows: Mapping[str, Rows]) -> dict[str, Cells]:
     if not rows:
         return {}
     names = axis_names(rows)
-    keys = [_key_rows(key, own, names[key]) for key, own in rows.items()]
+    keys = [_labelled(key, key_rows, names[key]) for key, key_rows in rows.items()]
     batch = dict.fromkeys(name for key in keys for name in key.indices)
     steps = dict.fromkeys(name for key in keys for name in key.steps)
     for name in steps:
@@ -142,8 +142,8 @@ def table(rows: Mapping[str, Rows]) -> dict[str, Cells]:
     lines, numbers = _lines(labels.values(), owner)
     height = lines.max(initial=-1) + 1
     columns = [(name, _spread(height, lines, labels[name])) for name in batch]
-    if any(own.time and own.steps.keys() <= own.masks.keys() for own in rows.values()):
-        has_step = ft.reduce(np.logical_or, [labels[n].there for n in steps], owner < 0)
+    if any(_has_bare_rows(key_rows) for key_rows in rows.values()):
+        has_step = ft.reduce(np.logical_or, [labels[n].present for n in steps], owner < 0)
         columns.append(("row", _spread(height, lines, Cells(numbers, ~has_step))))
     columns += [(name, _spread(height, lines, labels[name])) for name in steps]
     for i, key in enumerate(keys):
@@ -155,7 +155,7 @@ def table(rows: Mapping[str, Rows]) -> dict[str, Cells]:
     return dict(columns)
 
 
-def _key_rows(key: str, rows: Rows, names: tuple[str, ...]) -> KeyRows:
+def _labelled(key: str, rows: Rows, names: tuple[str, ...]) -> LabelledRows:
     shape = (*sizes(rows), rows.length)
     valid = np.ones(shape, bool) if rows.valid is None else by_example(rows, rows.valid)
     length = int(valid.sum())
@@ -168,7 +168,7 @@ def _key_rows(key: str, rows: Rows, names: tuple[str, ...]) -> KeyRows:
 
     indices = np.argwhere(valid)
     masks = {name: flat(mask) for name, mask in rows.masks.items()}
-    return KeyRows(
+    return LabelledRows(
         indices={name: Cells(indices[:, i], everywhere) for i, name in enumerate(names)},
         steps={
             name: Cells(plain(flat(step)), masks.get(name, everywhere))
@@ -179,23 +179,28 @@ def _key_rows(key: str, rows: Rows, names: tuple[str, ...]) -> KeyRows:
     )
 
 
+def _has_bare_rows(rows: Rows) -> bool:
+    """Return whether there is a time axis, and some rows may have no step."""
+    return rows.time and rows.steps.keys() <= rows.masks.keys()
+
+
 def _concatenated(parts: list[Cells]) -> Cells:
     # The type and shape of a column are those of the parts that have something in it.
-    known = [part for part in parts if part.there.any()]
+    known = [part for part in parts if part.present.any()]
     like = [part.values for part in known or parts]
-    there = np.concatenate([part.there for part in parts])
+    present = np.concatenate([part.present for part in parts])
     dtype = np.result_type(*(values.dtype for values in like))
-    values = np.zeros((len(there), *like[0].shape[1:]), dtype)
+    values = np.zeros((len(present), *like[0].shape[1:]), dtype)
     if known:
-        values[there] = np.concatenate([part.values[part.there] for part in known])
-    return Cells(values, there)
+        values[present] = np.concatenate([part.values[part.present] for part in known])
+    return Cells(values, present)
 
 
 def _lines(labels: Iterable[Cells], owner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the line of each row, and its number among those of its key and labels."""
-    place = _ranks([owner * 0, *map(_codes, labels)])
-    number = _numbered(_ranks([place, owner]))
-    line = _ranks([place, number])
+    label = _ranks([owner * 0, *map(_codes, labels)])
+    number = _numbered(_ranks([label, owner]))
+    line = _ranks([label, number])
     grows = np.diff(line) > 0
     if not grows[np.diff(owner) == 0].all():
         # Steps that do not grow: the lines stay in the order of logging.
@@ -206,11 +211,11 @@ def _lines(labels: Iterable[Cells], owner: np.ndarray) -> tuple[np.ndarray, np.n
 
 def _codes(cells: Cells) -> np.ndarray:
     """Number the values in their order, with the largest number where there is none."""
-    values = cells.values[cells.there]
+    values = cells.values[cells.present]
     axis = 0 if values.ndim > 1 else None
     unique, inverse = np.unique(values, return_inverse=True, axis=axis)
-    codes = np.full(len(cells.there), len(unique))
-    codes[cells.there] = inverse.reshape(-1)
+    codes = np.full(len(cells.present), len(unique))
+    codes[cells.present] = inverse.reshape(-1)
     return codes
 
 
@@ -235,45 +240,45 @@ def _numbered(group: np.ndarray) -> np.ndarray:
 def _spread(height: int, lines: np.ndarray, cells: Cells) -> Cells:
     """Put values on their lines of a column."""
     values = np.zeros((height, *cells.values.shape[1:]), cells.values.dtype)
-    there = np.zeros(height, bool)
-    values[lines[cells.there]] = cells.values[cells.there]
-    there[lines[cells.there]] = True
-    return Cells(values, there)
+    present = np.zeros(height, bool)
+    values[lines[cells.present]] = cells.values[cells.present]
+    present[lines[cells.present]] = True
+    return Cells(values, present)
 
 
 def _in_pandas(
     pd: ModuleType, cells: Cells
 ) -> "np.ndarray | pandas.api.extensions.ExtensionArray":
-    values, there = cells
+    values, present = cells
     if values.ndim > 1 or values.dtype.kind not in "biufc":
         column = np.empty(len(values), object)
-        for i in np.flatnonzero(there):
+        for i in np.flatnonzero(present):
             column[i] = values[i]
         return column
-    if there.all() or values.dtype.kind in "fc":
-        return filled(values, there)
+    if present.all() or values.dtype.kind in "fc":
+        return filled(values, present)
     kind = pd.arrays.BooleanArray if values.dtype == bool else pd.arrays.IntegerArray
-    return kind(values, ~there)
+    return kind(values, ~present)
 
 
 def _in_polars(pl: ModuleType, name: str, cells: Cells) -> "polars.Series":
-    values, there = cells
+    values, present = cells
     if values.dtype == np.float16:
         values = values.astype(np.float32)
     if values.dtype.kind == "c":
         parts = {"real": np.real(values), "imag": np.imag(values)}
-        fields = [_in_polars(pl, part, Cells(x, there)) for part, x in parts.items()]
+        fields = [_in_polars(pl, part, Cells(x, present)) for part, x in parts.items()]
         column = pl.DataFrame(fields).to_struct(name)
     elif values.ndim > 1:
         inner = pl.Series(values[:0].reshape(-1)).dtype
-        lists = [x.tolist() if ok else None for x, ok in zip(values, there, strict=True)]
+        lists = [x.tolist() if ok else None for x, ok in zip(values, present, strict=True)]
         return pl.Series(name, lists, dtype=pl.Array(inner, values.shape[1:]))
     else:
         column = pl.Series(name, values)
-    if there.all():
+    if present.all():
         return column
-    nothing = pl.repeat(None, len(there), dtype=column.dtype, eager=True)
-    return column.zip_with(pl.Series(there), nothing)
+    nothing = pl.repeat(None, len(present), dtype=column.dtype, eager=True)
+    return column.zip_with(pl.Series(present), nothing)
 
 
 def _check_shape(name: str, steps: list[Cells]) -> None:

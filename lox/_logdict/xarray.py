@@ -1,6 +1,7 @@
 """`logs.to_xarray()`: all keys in one `Dataset`."""
 
 import dataclasses
+import itertools as it
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -50,22 +51,22 @@ def to_xarray(logs: HasRows) -> "xarray.Dataset":
     rows = to_numpy(logs.rows(), "to_xarray")
     variables, coordinates = {}, {}
     names, times = axis_names(rows), _time_axes(rows)
-    for key, own in rows.items():
-        dims = _dims(own, names[key], times[key].dim)
+    for key, key_rows in rows.items():
+        dims = _dims(key_rows, names[key], times[key].dim)
         coordinates.update(times[key].steps)
-        if own.valid is not None:
-            coordinates[f"valid_{key}"] = dims, own.valid
-        attributes = {"tags": list(own.tags)} if own.tags else {}
-        for name, leaf in leaves(key, own):
+        if key_rows.valid is not None:
+            coordinates[f"valid_{key}"] = dims, key_rows.valid
+        attributes = {"tags": list(key_rows.tags)} if key_rows.tags else {}
+        for name, leaf in leaves(key, key_rows):
             # Integers stay what they are, as there is a mask.
-            values = filled(leaf, own.valid) if leaf.dtype.kind in "fc" else leaf
+            values = filled(leaf, key_rows.valid) if leaf.dtype.kind in "fc" else leaf
             inner = [f"{name}_{i}" for i in range(leaf.ndim - len(dims))]
             variables[name] = [*dims, *inner], values, attributes
-    every = {**coordinates, **variables}
-    dims = {dim for own in every.values() for dim in own[0]}
+    every = it.chain(coordinates.values(), variables.values())
+    all_dims = {dim for dims, *_ in every for dim in dims}
     # A step called like its axis is the index of it.
-    index = {name for name, own in coordinates.items() if own[0] == (name,)}
-    check_names([*dims - index, *coordinates, *variables], "to_xarray")
+    index = {name for name, (dims, _) in coordinates.items() if dims == (name,)}
+    check_names([*all_dims - index, *coordinates, *variables], "to_xarray")
     return xr.Dataset(variables, coordinates)
 
 
@@ -108,8 +109,8 @@ def _time_axes(rows: Mapping[str, Rows]) -> dict[str, _TimeAxis]:
     names = axis_names(rows)
     axes: dict[str, _TimeAxis] = {}  # by the first key that has it
     first_keys: dict[str, str] = {}
-    for key, own in rows.items():
-        axis = _time_axis(own, names[key])
+    for key, key_rows in rows.items():
+        axis = _time_axis(key_rows, names[key])
         same = (first for first, other in axes.items() if axis.is_same(other))
         first_keys[key] = next(same, key)
         axes.setdefault(first_keys[key], axis)
@@ -123,10 +124,10 @@ def _time_axis(rows: Rows, names: tuple[str, ...]) -> _TimeAxis:
     dims = _dims(rows, names, "time")
     steps = {}
     for name, step in rows.steps.items():
-        there = rows.masks.get(name, np.True_)
-        there = there if rows.valid is None else there & rows.valid
+        present = rows.masks.get(name, np.True_)
+        present = present if rows.valid is None else present & rows.valid
         inner = [f"{name}_{i}" for i in range(step.ndim - len(dims))]
-        steps[name] = _collapsed((*dims, *inner), filled(plain(step), there), names)
+        steps[name] = _collapsed((*dims, *inner), filled(plain(step), present), names)
     if rows.time:
         return _TimeAxis("time", rows.length, steps)
     return _TimeAxis("", -1, steps)
