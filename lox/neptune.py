@@ -11,7 +11,7 @@ lox.neptune.finish(run)
 
 from typing import Any
 
-from lox.loggers.functional import TrackedRun, finish as finish, log as log, started
+from lox.loggers.functional import TrackedRun, finish as finish, log as log, start_run
 from lox.loggers.neptune import NeptuneLogger as NeptuneLogger
 
 
@@ -25,4 +25,4 @@ def init(key: Any, **kwargs: Any) -> TrackedRun:
     Returns:
         The run, a pytree. `run.logger` has `spool` and `tap`, which take `run.state`.
     """
-    return started(NeptuneLogger, key, kwargs)
+    return start_run(NeptuneLogger, key, kwargs)

@@ -9,7 +9,7 @@ lox.wandb.finish(run)
 
 from typing import Any
 
-from lox.loggers.functional import TrackedRun, finish as finish, log as log, started
+from lox.loggers.functional import TrackedRun, finish as finish, log as log, start_run
 from lox.loggers.wandb import WandbLogger as WandbLogger
 
 
@@ -23,4 +23,4 @@ def init(key: Any, **kwargs: Any) -> TrackedRun:
     Returns:
         The run, a pytree. `run.logger` has `spool` and `tap`, which take `run.state`.
     """
-    return started(WandbLogger, key, kwargs)
+    return start_run(WandbLogger, key, kwargs)

@@ -100,10 +100,6 @@ class Block:
         }
         return dataclasses.replace(self, **arrays)
 
-    def later(self, number: int) -> "Block":
-        """Return the same rows behind so many packets."""
-        return dataclasses.replace(self, order=self.order + number * PACKET_STRIDE)
-
     def of_runs(self, ids: Collection[int]) -> "Block":
         """Return the rows of these runs alone."""
         is_theirs = np.isin(self.runs, list(ids))

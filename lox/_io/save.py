@@ -16,7 +16,7 @@ from lox._core.record import Record
 from lox._jax import sharding
 from lox._logdict.logdict import logdict
 from lox._rows.rows import key_data, without_keys
-from lox._runs.to_blocks import Impls, blocks, by_lane, impls_of
+from lox._runs.to_blocks import Impls, flatten_examples, impls_of, to_blocks
 from lox._stream.callbacks import awaited, call_soon, callback_thread
 from lox._stream.emit import emit, last_token
 from lox._stream.packet import Parcel
@@ -93,8 +93,8 @@ class Saving:
         """Save the logs of each example that logged, a run each, as one session."""
         (logs, words), axes, process = record.values, len(record.batch), jax.process_index()
         index = np.moveaxis(np.indices(record.batch, np.int64), 0, -1)
-        rows = by_lane(logs.rows(), axes, record.valid)
-        lanes = by_lane({"words": words, "index": index}, axes, record.valid)
+        rows = flatten_examples(logs.rows(), axes, record.valid)
+        lanes = flatten_examples({"words": words, "index": index}, axes, record.valid)
         job = sharding.agreed("lox/job", secrets.token_hex(4))
         session = Session(begin_session(self.path, self.mode, process, job))
         names = lanes["words"] if lanes["words"].shape[1] else lanes["index"]
@@ -103,7 +103,7 @@ class Saving:
             name = "-".join(map(str, key)) or "saved"
             run = Run(i, name, key, {}, time.time(), job, process, job)
             session.open(run, self.keys)
-        session.append(blocks(rows, np.arange(len(names)), dict(self.impls)))
+        session.append(to_blocks(rows, np.arange(len(names)), dict(self.impls)))
         session.end()
 
 

@@ -12,7 +12,7 @@ from lox._core.analysis import records_in
 from lox._core.record import listed, log_effect, log_p
 from lox._jax import equations
 from lox._rows.rows import Rows
-from lox._runs.to_blocks import Impls, blocks, by_lane, impls_of
+from lox._runs.to_blocks import Impls, flatten_examples, impls_of, to_blocks
 from lox._stream.packet import Parcel, stacked
 from lox_host.host_logger import HostLogger
 from lox_host.rows import Block
@@ -51,7 +51,7 @@ class WriteRows:
                 "`shard_map`."
             )
 
-    def told(self, jaxpr: Any, interval: int | None) -> "WriteRows":
+    def configured(self, jaxpr: Any, interval: int | None) -> "WriteRows":
         """Return the callback for a program of which every `interval`-th row is sent."""
         impls = {
             key: impls_of(value)
@@ -82,9 +82,9 @@ class WriteRows:
             (logs, run), axes = record.values, record.values[1].ndim
             # (packets,) -> (packets, *examples), as `run` is.
             order = numbers.reshape(-1, *(1 for _ in record.batch)) + np.zeros_like(run)
-            of_runs = by_lane({"run": run, "order": order}, axes, record.valid)
-            rows = by_lane(logs.rows(), axes, record.valid)
-            found += blocks(
+            of_runs = flatten_examples({"run": run, "order": order}, axes, record.valid)
+            rows = flatten_examples(logs.rows(), axes, record.valid)
+            found += to_blocks(
                 {self.prefix + key: of_key for key, of_key in rows.items()},
                 of_runs["run"],
                 {self.prefix + key: impls for key, impls in self.impls},

@@ -1,4 +1,4 @@
-"""The primitive that asks the host for the number of a run."""
+"""The primitive with which a program begins a run on the host, and gets its id."""
 
 import functools as ft
 from typing import Any
@@ -18,8 +18,8 @@ from lox_host.process_exit import end_runs_first
 init_p = Primitive("lox_init")
 
 
-def number_of_run(logger: HostLogger, key: Any) -> jax.Array:
-    """The number of the run with this key, an array of words. It is begun if it is new.
+def open_run(logger: HostLogger, key: jax.Array) -> jax.Array:
+    """Return the id of the run with this key, an array of words. A new one is begun.
 
     That comes after the host calls that the program has made before.
     """
@@ -35,7 +35,7 @@ def _abstract_eval(token, key, *, logger):
 def _impl(token, key, *, logger):
     if not (sharding.is_here(key) or key.is_fully_replicated):
         return jax.jit(ft.partial(init_p.bind, logger=logger))(token, key)
-    return jnp.asarray(_opened(logger, key))
+    return jnp.asarray(_open_on_host(logger, key))
 
 
 def _batch(args, axes, *, logger):
@@ -52,7 +52,9 @@ def _lowering(host_result: Any) -> Any:
             form = jax.ShapeDtypeStruct(key.shape[:-1], np.dtype(np.int32))
 
             def call():
-                return host_result(lambda _, key: _opened(logger, key), form, token, key)
+                return host_result(
+                    lambda _, key: _open_on_host(logger, key), form, token, key
+                )
 
             if not callers:
                 return [call()]
@@ -61,14 +63,14 @@ def _lowering(host_result: Any) -> Any:
                 jax.lax.cond(is_caller, call, lambda: jnp.zeros(form.shape, form.dtype))
             ]
 
-        # Each process begins the runs; one device says what their numbers are.
+        # Each process begins the runs; one device says what their ids are.
         sender = callers[0] if callers else None
         return sharding.lower_on_each(lowered, context, *args, sender=sender)
 
     return lower
 
 
-def _opened(logger: HostLogger, key: Any) -> np.ndarray:
+def _open_on_host(logger: HostLogger, key: Any) -> np.ndarray:
     key = np.asarray(key)
     rows = key.reshape(-1, key.shape[-1])
     ids = logger.open_runs(rows, jax.process_index(), sharding.agreed)

@@ -1,8 +1,25 @@
-"""Logs as blocks of rows, which is what writers and the store are given."""
+"""Logs as blocks of rows, which is what writers and the store are given.
+
+The rows of a key are arrays whose axes tell where they were logged. A block has them in one
+axis, those of one run after those of the other:
+
+    (runs, *leading, time, *batch, ...)    as logged: `vmap` over runs, and perhaps others
+    (rows, *leading, *batch, ...)          in a block, with rows = runs * time
+
+Here two runs log `x` in a loop of three iterations. The second run skips the second one,
+and there the first logs without a step:
+
+    value  [[a b c] [d . f]]            runs [7]       value [a]        step [0]
+    valid  [[1 1 1] [1 0 1]]     ->     runs [7]       value [b]
+    step   [[0 . 2] [0 . 2]]            runs [7 9 9]   value [c d f]    step [2 0 2]
+
+Rows that were not logged are left out. Where the steps of a key change, another block
+begins, so that all rows of a block have the same steps.
+"""
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,58 +28,63 @@ import numpy as np
 from lox._jax import equations
 from lox._rows.rows import Rows
 from lox_host.rows import PACKET_STRIDE, Block, Form
+from lox_host.tree import Tree
 
+# By the number of a leaf that holds data of typed PRNG keys, their implementation.
 Impls = tuple[tuple[int, str], ...]
+T = TypeVar("T")
 
 
-def blocks(
+def to_blocks(
     logs: Mapping[str, Rows],
     run: int | np.ndarray,
     impls: Mapping[str, Impls] = {},
     expected: int | None = None,
     order: np.ndarray | None = None,
 ) -> list[Block]:
-    """The rows of a run as blocks, those of one key in order.
+    """Return the rows of a run as blocks, those of one key in order.
 
-    With several runs, each array of the logs has an axis of them in front.
-
-    Keys with the same rows and steps share a block. Rows that were not really logged are
-    left out, but for keys with axes from `vmap`, where `valid` says which examples logged.
-    Where a step is missing in some rows of a key, another block begins.
+    With several runs, each array of the logs has an axis of them in front. Keys with the
+    same rows and steps share a block. Of keys with axes from `vmap` all rows are there, and
+    `valid` says which examples logged.
 
     Args:
         logs: The rows by key: NumPy arrays, typed PRNG keys as their data.
         run: The id of the run that logged them, or of each of the runs.
-        impls: By key, which leaves of the value hold data of typed PRNG keys, and the names
-            of the implementations.
+        impls: By key, which leaves of the value hold data of typed PRNG keys.
         expected: How many rows the run will have.
-        order: What the rows of each of the runs come after, see `Block`.
+        order: The number of the packet that the rows of each of the runs came with.
     """
-    alike: dict[Any, list[list[_Part]]] = {}
     if not np.ndim(run):
         logs = {key: rows.map(lambda x: np.asarray(x)[None]) for key, rows in logs.items()}
     runs = np.atleast_1d(np.asarray(run))
-    lanes = np.stack([runs, np.zeros_like(runs) if order is None else order], axis=1)
+    packets = np.zeros_like(runs) if order is None else order
+    alike: dict[Hashable, list[list[_KeyRows]]] = {}
     for key, rows in logs.items():
-        parts = list(_parts(key, rows, impls.get(key, ()), lanes))
-        alike.setdefault(tuple(part.place for part in parts), []).append(parts)
-    joined = (zip(*keys, strict=True) for keys in alike.values())
-    return [_block(parts, expected) for each in joined for parts in each]
+        parts = list(_parts_of_key(key, rows, impls.get(key, ()), runs, packets))
+        alike.setdefault(tuple(_steps_id(part) for part in parts), []).append(parts)
+    blocks: list[Block] = []
+    for parts_of_keys in alike.values():
+        for parts in zip(*parts_of_keys, strict=True):
+            blocks.append(_block(parts, expected))
+    return blocks
 
 
-def by_lane(tree: Mapping[str, Any], axes: int, valid: np.ndarray | None) -> dict[str, Any]:
-    """The arrays with one axis in place of the first ones, along it what is valid."""
+def flatten_examples(
+    tree: Mapping[str, T], axes: int, valid: np.ndarray | None
+) -> dict[str, T]:
+    """Return the arrays with one axis for the first ones, along it the valid examples."""
     chosen = slice(None) if valid is None else np.reshape(valid, -1)
 
-    def line_up(x: np.ndarray) -> np.ndarray:
+    def flatten(x: np.ndarray) -> np.ndarray:
         return x.reshape(math.prod(x.shape[:axes]), *x.shape[axes:])[chosen]
 
-    # JAX would sort the keys.
-    return {key: jax.tree.map(line_up, own) for key, own in tree.items()}
+    # Not of the mapping as a whole: JAX would sort the keys.
+    return {key: jax.tree.map(flatten, value) for key, value in tree.items()}
 
 
-def impls_of(value: Any) -> Impls:
-    """Which leaves of a value are typed PRNG keys, and of which implementation."""
+def impls_of(value: Tree) -> Impls:
+    """Return which leaves of a value are typed PRNG keys, and of which implementation."""
     dtypes = [getattr(leaf, "aval", leaf).dtype for leaf in jax.tree.leaves(value)]
     return tuple(
         (i, equations.key_name(dtype))
@@ -71,100 +93,111 @@ def impls_of(value: Any) -> Impls:
     )
 
 
-class _Part(NamedTuple):
-    """Rows of one key that have the same steps; arrays have the axis of rows in front."""
+class _KeyRows(NamedTuple):
+    """Rows of one key that have the same steps; arrays have the axis of rows in front.
+
+    Attributes:
+        key: The key.
+        form: What else is known of it.
+        rows: The rows.
+        numbers: Which they are, of all rows of the key.
+        runs: The run of each.
+        order: See `Block`.
+    """
 
     key: str
-    place: tuple
-    rows: Rows
     form: Form
-    lanes: np.ndarray  # (rows, 2): the run, and the number in the order
+    rows: Rows
+    numbers: np.ndarray
+    runs: np.ndarray
+    order: np.ndarray
 
 
-def _parts(key: str, rows: Rows, impls: Impls, lanes: np.ndarray) -> Iterator[_Part]:
-    lead = rows.lead - 1
-    form = Form(rows.tags, rows.time, lead, lead + len(rows.batch), impls)
+def _parts_of_key(
+    key: str, rows: Rows, impls: Impls, runs: np.ndarray, packets: np.ndarray
+) -> Iterator[_KeyRows]:
+    """Cut the rows of a key where their steps change."""
+    leading = rows.lead - 1
+    form = Form(rows.tags, rows.time, leading, leading + len(rows.batch), impls)
 
-    def flat(x: np.ndarray) -> np.ndarray:
-        # (runs, *lead, [time,] *batch, ...) -> (rows, *lead, *batch, ...)
+    def flatten(x: np.ndarray) -> np.ndarray:
+        # (runs, *leading, [time,] *batch, ...) -> (rows, *leading, *batch, ...)
         if not form.time:
             return x
-        x = np.moveaxis(x, lead + 1, 1)
+        x = np.moveaxis(x, leading + 1, 1)
         return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
 
-    front = rows.map(flat)
-    front = front.replace(value=_plain(front.value))
-    number = np.arange(len(jax.tree.leaves(front.value)[0]))
-    lanes = lanes.astype(np.int64).repeat(rows.length if form.time else 1, axis=0)
-    lanes[:, 1] = lanes[:, 1] * PACKET_STRIDE + number
+    flat = rows.map(flatten)
+    flat = flat.replace(value=_plain_containers(flat.value))
+    numbers = np.arange(len(jax.tree.leaves(flat.value)[0]))
+    length = rows.length if form.time else 1
+    runs = runs.repeat(length).astype(np.int32)
+    order = packets.repeat(length).astype(np.int64) * PACKET_STRIDE + numbers
     if form.batch:
-        yield _Part(key, _place(front, number), front, form, lanes)
+        yield _KeyRows(key, form, flat, numbers, runs, order)
         return
-    if front.valid is not None:
-        number = np.flatnonzero(front.valid)
-        if not number.size:
-            return
-    for same in _alike(number, front.masks):
-        steps = {name: x for name, x in front.steps.items() if _has(front, name, same)}
-        part = _take(front.replace(steps=steps, valid=None, masks={}), same)
-        yield _Part(key, _place(part, same), part, form, lanes[same])
+    logged = numbers if flat.valid is None else np.flatnonzero(flat.valid)
+    if flat.valid is not None and not logged.size:
+        return
+    for some in _split_where_steps_change(logged, flat.masks):
+        steps = {name: x for name, x in flat.steps.items() if _has_step(flat, name, some)}
+        part = flat.replace(steps=steps, valid=None, masks={})
+        if len(some) < len(numbers):
+            part = part.map(lambda x, some=some: x[some])
+        yield _KeyRows(key, form, part, some, runs[some], order[some])
 
 
-def _block(parts: tuple[_Part, ...], expected: int | None) -> Block:
-    rows, lanes = parts[0].rows, parts[0].lanes
+def _split_where_steps_change(
+    numbers: np.ndarray, masks: Mapping[str, np.ndarray]
+) -> list[np.ndarray]:
+    if not masks:
+        return [numbers]
+    changes = np.any([np.diff(mask[numbers]) for mask in masks.values()], axis=0)
+    return np.split(numbers, np.flatnonzero(changes) + 1)
+
+
+def _has_step(rows: Rows, name: str, numbers: np.ndarray) -> bool:
+    """Whether rows have this step. They all do, or none of them."""
+    return name not in rows.masks or bool(rows.masks[name][numbers[:1]].all())
+
+
+def _steps_id(part: _KeyRows) -> Hashable:
+    """Return what keys have in common that share a block: the same rows and steps."""
+    arrays = [("", part.numbers), ("valid", part.rows.valid)]
+    arrays += [*part.rows.steps.items(), *part.rows.masks.items()]
+    return tuple(
+        (name, None if x is None else (x.dtype, x.shape, x.tobytes())) for name, x in arrays
+    )
+
+
+def _block(parts: Sequence[_KeyRows], expected: int | None) -> Block:
+    """Make a block of keys that have the same rows and steps."""
+    first = parts[0]
     return Block(
-        runs=lanes[:, 0].astype(np.int32),
-        steps=rows.steps,
+        runs=first.runs,
+        steps=first.rows.steps,
         values={part.key: part.rows.value for part in parts},
         forms={part.key: part.form for part in parts},
         valid={p.key: p.rows.valid for p in parts if p.rows.valid is not None},
+        masks=first.rows.masks,
         expected=expected,
-        masks=rows.masks,
-        order=lanes[:, 1],
+        order=first.order,
     )
 
 
-def _alike(number: np.ndarray, masks: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """The numbers of rows, cut where one has other steps than the one before."""
-    changes = [np.diff(mask[number]) for mask in masks.values()]
-    return (
-        np.split(number, np.flatnonzero(np.any(changes, axis=0)) + 1) if masks else [number]
-    )
-
-
-def _has(rows: Rows, name: str, number: np.ndarray) -> bool:
-    return name not in rows.masks or bool(rows.masks[name][number[:1]].all())
-
-
-def _take(rows: Rows, number: np.ndarray) -> Rows:
-    length = len(jax.tree.leaves(rows.value)[0])
-    return rows if len(number) == length else rows.map(lambda x: x[number])
-
-
-def _place(rows: Rows, number: np.ndarray) -> tuple:
-    """What keys have in common that share a block."""
-    arrays = {"": number, "valid": rows.valid}
-    every = [arrays, rows.steps, rows.masks]
-    return tuple(
-        (name, None if x is None else (x.dtype, x.shape, x.tobytes()))
-        for tree in every
-        for name, x in tree.items()
-    )
-
-
-def _plain(tree: Any) -> Any:
-    """The tree with nodes of other classes as dictionaries or tuples of what they hold."""
+def _plain_containers(tree: Tree) -> Tree:
+    """Replace nodes of other classes by dictionaries or tuples of what they hold."""
     items = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)[0]
     if tree is None or [path for path, _ in items] == [()]:
         return tree
-    inner = {_name(path[0]): _plain(child) for path, child in items}
+    inner = {_name(path[0]): _plain_containers(child) for path, child in items}
     if type(tree) is list:
         return list(inner.values())
-    numbered = list(inner) == list(range(len(inner))) and not isinstance(tree, dict)
-    return tuple(inner.values()) if numbered else inner
+    is_numbered = list(inner) == list(range(len(inner))) and not isinstance(tree, dict)
+    return tuple(inner.values()) if is_numbered else inner
 
 
 def _name(part: Any) -> Any:
-    """The key, attribute or index by which a node of a tree holds something."""
+    """Return the key, attribute or index by which a node of a tree holds something."""
     names = (getattr(part, field, None) for field in ("key", "name", "idx"))
     return next(name for name in names if name is not None)

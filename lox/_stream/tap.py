@@ -95,8 +95,8 @@ class Listens(Protocol):
 
     def __call__(self, packet: Parcel, /) -> None: ...
 
-    def told(self, jaxpr: Any, interval: int | None) -> Callable[[Parcel], None]:
-        """What takes the parcels of this program."""
+    def configured(self, jaxpr: Any, interval: int | None) -> Callable[[Parcel], None]:
+        """Return what takes the packets of this program."""
         ...
 
 
@@ -132,7 +132,7 @@ def _tap(
     **kwargs: Any,
 ) -> Any:
     traced, collect = listening("lox.tap", collect, fun, *args, **kwargs)
-    callback = listener.told(traced.jaxpr, collect.interval)
+    callback = listener.configured(traced.jaxpr, collect.interval)
     interpreter = Interpreter(Tap(collect, last_token(), run, callback, batch)).on_device()
     outs, _ = interpreter(traced.jaxpr, *traced.args)
     return traced.output(outs)
@@ -149,7 +149,7 @@ class Listener:
     def __str__(self) -> str:
         return "The callback of `lox.tap`"
 
-    def told(self, jaxpr: Any, interval: int | None) -> Callable[[Parcel], None]:
+    def configured(self, jaxpr: Any, interval: int | None) -> Callable[[Parcel], None]:
         return self
 
     def __call__(self, parcel: Parcel) -> None:

@@ -20,7 +20,7 @@ from lox._logdict.logdict import logdict
 from lox._rows.reductions import Reduction
 from lox._rows.rows import key_data, without_keys
 from lox._runs.logger_callbacks import FinishRuns, WriteRows
-from lox._runs.open_run import number_of_run
+from lox._runs.open_run import open_run
 from lox._stream.emit import emit, last_token
 from lox._stream.packet import Parcel
 from lox._stream.tap import tapped
@@ -47,6 +47,7 @@ class BaseLogger:
 
     def __init__(self, host: HostLogger):
         self._host = host
+        # Whether a program has been told to end runs when it is done.
         self._ends_later = False
 
     def init(self, key: Any) -> LoggerState:
@@ -61,8 +62,8 @@ class BaseLogger:
         Returns:
             The state to be handed to the other methods.
         """
-        self._catch_up()
-        return LoggerState(number_of_run(self._host, _words(key)))
+        self._finish_ending()
+        return LoggerState(open_run(self._host, _key_words(key)))
 
     def spool(
         self,
@@ -125,7 +126,7 @@ class BaseLogger:
                 # What stopped the program, instead of what JAX says of it.
                 self._host.check()
                 raise
-            _hand_on(state)
+            _order_after_calls_so_far(state)
             return out
 
         return logged
@@ -143,7 +144,7 @@ class BaseLogger:
         self._check(state)
         rows = loggable(logs, steps).rows()
         if rows:
-            plain = {key: without_keys(own) for key, own in rows.items()}
+            plain = {key: without_keys(of_key) for key, of_key in rows.items()}
             _send(WriteRows(self._host).of(rows), logdict.of(plain), state)
 
     def finish(self, state: LoggerState) -> None:
@@ -155,9 +156,11 @@ class BaseLogger:
             RuntimeError: If something could not be written.
         """
         _check_kind(state)
+        # Where loops or branches made host calls, or this is in one, nobody knows whether
+        # those arrive before: then the run ends when the whole program has.
         calls = tracing.staged_with(emit_effect)
-        inside = any(primitive is not emit_p for primitive, _ in calls)
-        later = inside or tracing.is_nested()
+        is_around_others = any(primitive is not emit_p for primitive, _ in calls)
+        later = is_around_others or tracing.is_nested()
         self._ends_later |= later
         _send(FinishRuns(self._host, later), logdict(), state)
 
@@ -172,8 +175,8 @@ class BaseLogger:
         ):
             self._host.finish_all()
 
-    def _catch_up(self) -> None:
-        """Outside of programs, have those runs ended that programs are ending."""
+    def _finish_ending(self) -> None:
+        """Outside of programs, wait for those that are to end runs, and end these."""
         if self._ends_later and tracing.staged_program() is None:
             jax.effects_barrier()
             self._host.finish_ending()
@@ -185,7 +188,7 @@ class BaseLogger:
                 f"The state holds {np.size(state.run)} runs. Use one at a time: "
                 "`jax.vmap` over the states and what is logged to them."
             )
-        self._catch_up()
+        self._finish_ending()
         if not isinstance(state.run, Tracer):
             self._host.check_ids(np.asarray(state.run).reshape(-1))
 
@@ -232,13 +235,14 @@ def _send(callback: Callable[[Parcel], None], logs: logdict, state: LoggerState)
     record = Record(values=(logs, jnp.asarray(state.run)), steps={}, keys=tuple(logs))
     with _after_programs():
         emit([record], callback, last_token())
-    _hand_on(state)
+    _order_after_calls_so_far(state)
 
 
-def _hand_on(state: LoggerState) -> None:
-    """Let what is done with the state later in this program come after all until now.
+def _order_after_calls_so_far(state: LoggerState) -> None:
+    """Let what this program does with the state later come after its host calls so far.
 
-    Also inside of loops, branches and functions, which see nothing else of it.
+    The run's id then depends on the token of the last call. Loops, branches and functions
+    that use the state see no other token, and so come after it, too.
     """
     if tracing.is_current(state.run):
         object.__setattr__(state, "run", state.run + last_token())
@@ -246,7 +250,7 @@ def _hand_on(state: LoggerState) -> None:
 
 @contextlib.contextmanager
 def _after_programs():
-    """What is done now on the host comes after what programs have still to send."""
+    """Do something on the host after what programs have still to send."""
     try:
         if tracing.staged_program() is None:
             jax.effects_barrier()
@@ -261,8 +265,8 @@ def _check_kind(state: Any) -> None:
         )
 
 
-def _words(key: Any) -> jax.Array:
-    """The data of a PRNG key, or a number, as an array of words."""
+def _key_words(key: Any) -> jax.Array:
+    """Return the data of a PRNG key, or a number, as an array of words."""
     given = key if isinstance(key, jax.Array) else np.asarray(key)
     is_typed = jnp.issubdtype(given.dtype, jax.dtypes.prng_key)
     is_data = given.dtype == np.uint32 and given.ndim == 1 and given.size in (2, 4)

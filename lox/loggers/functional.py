@@ -25,9 +25,9 @@ class TrackedRun:
     logger: Logger = dataclasses.field(metadata={"static": True})
 
 
-def started(kind: type[Logger], key: Any, options: Mapping[str, Any]) -> TrackedRun:
-    """A run of the one logger that there is with these options."""
-    logger = _logger(kind, options)
+def start_run(kind: type[Logger], key: Any, options: Mapping[str, Any]) -> TrackedRun:
+    """Start a run of the one logger that there is with these options."""
+    logger = _logger_with(kind, options)
     return TrackedRun(logger.init(key), logger)
 
 
@@ -51,17 +51,19 @@ def finish(run: TrackedRun) -> None:
     _checked(run).logger.finish(run.state)
 
 
-def _logger(kind: type[Logger], options: Mapping[str, Any]) -> Logger:
+def _logger_with(kind: type[Logger], options: Mapping[str, Any]) -> Logger:
+    """Return the logger with these options, which is made if there is none."""
     for leaf in jax.tree.leaves(dict(options)):
         if isinstance(leaf, Tracer):
             raise TypeError(
                 f"An option of `init` depends on {leaf}, which is not known while a "
                 "program is traced. Options are the same for all runs: log what differs."
             )
-    place = kind, repr(sorted(options.items()))
-    if place not in _loggers:
-        _loggers[place] = kind(**options)
-    return _loggers[place]
+    # Options need not be hashable: a configuration is a dictionary.
+    identity = kind, repr(sorted(options.items()))
+    if identity not in _loggers:
+        _loggers[identity] = kind(**options)
+    return _loggers[identity]
 
 
 def _checked(run: Any) -> TrackedRun:
@@ -70,4 +72,4 @@ def _checked(run: Any) -> TrackedRun:
     return run
 
 
-_loggers: dict[tuple, Logger] = {}
+_loggers: dict[tuple[type[Logger], str], Logger] = {}

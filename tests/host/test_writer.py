@@ -3,14 +3,14 @@
 import numpy as np
 
 from lox.loggers import Batch
-from support.blocks import block
+from support.blocks import block, in_packet
 
 X = np.arange(3.0)
 
 
 def rows(*blocks):
     """The rows of blocks that came one after the other."""
-    batch = Batch([block.later(i) for i, block in enumerate(blocks)])
+    batch = Batch([in_packet(i, block) for i, block in enumerate(blocks)])
     return [(row.run, row.steps, row.values) for row in batch.rows()]
 
 

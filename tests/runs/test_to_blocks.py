@@ -9,7 +9,7 @@ import pytest
 
 import lox
 from lox._logdict.numpy import to_numpy
-from lox._runs.to_blocks import blocks
+from lox._runs.to_blocks import to_blocks
 
 
 class Pair(NamedTuple):
@@ -19,7 +19,7 @@ class Pair(NamedTuple):
 
 def made(f, *args, **options):
     _, logs = lox.spool(f)(*args)
-    return blocks(to_numpy(logs.rows()), 7, **options)
+    return to_blocks(to_numpy(logs.rows()), 7, **options)
 
 
 def scanned(log, n=4):
@@ -95,7 +95,7 @@ def test_axes_of_vmap_come_after_that_of_rows():
     _, inner = lox.spool(jax.vmap(f))(jnp.arange(3))
 
     for logs, lead in (outer, 1), (inner, 0):
-        (block,) = blocks(to_numpy(logs.rows()), 0)
+        (block,) = to_blocks(to_numpy(logs.rows()), 0)
         assert (block.forms["x"].lead, block.forms["x"].batch) == (lead, 1)
         assert block.values["x"].shape == (4, 3)
         np.testing.assert_array_equal(block.values["x"][:, 2], [2, 3, 4, 5])
@@ -130,7 +130,7 @@ def test_nodes_of_other_classes_become_dictionaries_and_tuples():
     rows = to_numpy(lox.logdict({"x": tree}).rows())
 
     for _ in range(2):
-        (block,) = blocks(rows, 0, {"x": ((1, "rbg"),)})
+        (block,) = to_blocks(rows, 0, {"x": ((1, "rbg"),)})
         assert list(block.values["x"]) == ["a", "b"]
         assert block.values["x"] == {"a": [None, (3,)], "b": {"first": 1, "second": 2}}
         assert block.forms["x"].keys == ((1, "rbg"),)

@@ -1,8 +1,11 @@
 """Runs and blocks of rows, as writers are given them."""
 
+import dataclasses
+
 import numpy as np
 
 from lox.loggers import Batch, Block, Form, Run
+from lox_host.rows import PACKET_STRIDE
 
 
 def run(id=0, name=None, **config):
@@ -20,6 +23,11 @@ def block(values, *, runs=None, steps=None, valid=None, expected=None, keys=()):
         valid or {},
         expected=expected,
     )
+
+
+def in_packet(number, block):
+    """The block, as if it had arrived with a later packet."""
+    return dataclasses.replace(block, order=block.order + number * PACKET_STRIDE)
 
 
 def written(writer, *blocks, runs=None):

@@ -31,6 +31,7 @@ from lox_host.store.dtypes import from_stored, is_storable, to_stored
 from lox_host.store.frame_reader import StaleSession
 from lox_host.writers.save import SaveWriter
 from support import storing
+from support.blocks import in_packet
 from support.storing import block, run, values
 
 PLAIN = [
@@ -574,7 +575,7 @@ def test_a_batch_that_cannot_be_written_is_kept_whole(small_disk, monkeypatch):
     writer = SaveWriter(path / "store")
     writer.open(run(0))
     many = [
-        block(np.arange(i, i + 50), split=i % 100 == 50).later(i)
+        in_packet(i, block(np.arange(i, i + 50), split=i % 100 == 50))
         for i in range(0, 4000, 50)
     ]
 
