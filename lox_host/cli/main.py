@@ -5,9 +5,8 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
-from lox_host.cli.complete import completions
+from lox_host.cli.complete import answer_shell, is_asked_by_shell
 from lox_host.cli.errors import CLIError, list_names, suggest
 from lox_host.cli.parser import parser_of_lox
 
@@ -32,11 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _warn
-            code = _called(args)
+            warnings.showwarning = _print_warning
+            code = _dispatch(args)
         sys.stdout.flush()
     except BrokenPipeError:
-        return _closed()
+        _discard_output()
+        return CLOSED
     except KeyboardInterrupt:
         return INTERRUPTED
     except (CLIError, ImportError, LookupError, OSError, ValueError) as error:
@@ -45,37 +45,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _called(args: list[str]) -> int:
+def _dispatch(args: list[str]) -> int:
+    """Run the command that the arguments ask for, and return the code of the process."""
     parser = parser_of_lox()
-    if args[:1] == ["__complete"]:
-        print("\n".join(completions(parser, args[1:])))
-        return 0
+    if is_asked_by_shell():
+        answer_shell(parser)
     if not args:
         parser.print_help()
         return 0
     if not args[0].startswith("-") and args[0] not in COMMANDS:
-        there = f"There are {list_names(COMMANDS)}."
+        known = f"There are {list_names(COMMANDS)}."
         question = suggest(args[0], COMMANDS)
-        print(f"lox: There is no command {args[0]!r}.{question} {there}", file=sys.stderr)
+        print(f"lox: There is no command {args[0]!r}.{question} {known}", file=sys.stderr)
         return 2
     options = vars(parser.parse_args(args))
-    _run(options.pop("command"), options)
+    command = options.pop("command")
+    module = importlib.import_module(f"lox_host.cli.{COMMANDS[command]}")
+    getattr(module, command)(**options)
     return 0
 
 
-def _run(command: str, options: dict[str, Any]) -> None:
-    module = importlib.import_module(f"lox_host.cli.{COMMANDS[command]}")
-    getattr(module, command)(**options)
-
-
-def _warn(message: Any, *_: Any, **__: Any) -> None:
+def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
     print(f"lox: {message}", file=sys.stderr)
 
 
-def _closed() -> int:
-    """Whoever read the output has left: nothing is to be said, not even at exit."""
+def _discard_output() -> None:
+    """Print nothing more, not even at exit: whoever read the output has left."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return CLOSED
 
 
 if __name__ == "__main__":

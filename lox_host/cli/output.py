@@ -55,8 +55,8 @@ class Plain:
         """Print a table. The rows with these numbers stand out where they can."""
         heads = [column.head for column in columns]
         for cells in (heads, *zip(*(column.cells for column in columns), strict=True)):
-            each = zip(cells, columns, strict=True)
-            print((" " * GAP).join(_padded(cell, of) for cell, of in each).rstrip())
+            pairs = zip(cells, columns, strict=True)
+            print((" " * GAP).join(_pad(cell, of) for cell, of in pairs).rstrip())
 
 
 class Terminal:
@@ -75,22 +75,20 @@ class Terminal:
 
     def table(self, columns: Sequence[Column], strong: Collection[int] = ()) -> None:
         """Print a table. The rows with these numbers stand out."""
-        shown = fitting(columns, self._console.width)
-        heads = [(_padded(column.head, column), "dim") for column in shown]
-        self.line(*_spaced(heads))
-        rows = zip(*(column.cells for column in shown), strict=True)
-        for i, cells in enumerate(rows):
+        shown = _fit(columns, self._console.width)
+        self.line(*_space([(_pad(column.head, column), "dim") for column in shown]))
+        for i, cells in enumerate(zip(*(column.cells for column in shown), strict=True)):
             style = "bold" if i in strong else ""
-            each = zip(cells, shown, strict=True)
-            parts = [(_padded(cell, of), _style(cell, of) or style) for cell, of in each]
-            self.line(*_spaced(parts))
+            pairs = zip(cells, shown, strict=True)
+            parts = [(_pad(cell, of), _style(cell, of) or style) for cell, of in pairs]
+            self.line(*_space(parts))
 
 
 Screen = Plain | Terminal
 
 
 def screen() -> Screen:
-    """What standard output is."""
+    """Return what standard output is."""
     return Terminal() if can_move(sys.stdout) else Plain()
 
 
@@ -99,8 +97,8 @@ def print_json(value: Any) -> None:
     print(json.dumps(plain(value), allow_nan=False, ensure_ascii=False))
 
 
-def fitting(columns: Iterable[Column], width: int) -> list[Column]:
-    """The columns without the last optional ones that there is no room for."""
+def _fit(columns: Iterable[Column], width: int) -> list[Column]:
+    """Leave out the last optional columns that there is no room for."""
     shown = list(columns)
     optional = [column for column in shown if column.optional]
     while optional and room(shown, width) < 0:
@@ -109,15 +107,16 @@ def fitting(columns: Iterable[Column], width: int) -> list[Column]:
 
 
 def room(columns: Sequence[Column], width: int) -> int:
-    """How much of the width is left beside some columns."""
+    """Return how much of the width is left beside some columns."""
     return width - sum(column.width for column in columns) - GAP * (len(columns) - 1)
 
 
-def _spaced(parts: Sequence[Part]) -> list[Part]:
-    return [each for part in parts for each in (part, (" " * GAP, ""))][:-1]
+def _space(parts: Sequence[Part]) -> list[Part]:
+    """Put a gap between the parts of a line."""
+    return [piece for part in parts for piece in (part, (" " * GAP, ""))][:-1]
 
 
-def _padded(cell: str, column: Column) -> str:
+def _pad(cell: str, column: Column) -> str:
     return cell.rjust(column.width) if column.right else cell.ljust(column.width)
 
 

@@ -1,9 +1,9 @@
 """What can be typed: commands and their options."""
 
 import argparse
-from typing import Any
+from typing import TypeAlias
 
-from lox_host.cli.complete import SCRIPTS
+from lox_host.cli.complete import SHELLS, complete_key, complete_run
 from lox_host.cli.select_runs import DEFAULT
 
 RUN = (
@@ -16,9 +16,11 @@ FORMATS = (
     *("wandb", "mlflow", "trackio", "neptune"),
 )
 
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
 
 def parser_of_lox() -> argparse.ArgumentParser:
-    """What understands the command line."""
+    """Return what understands the command line."""
     parser = argparse.ArgumentParser(
         "lox", description="Look at runs that `lox.loggers.SaveLogger` or `lox.save` saved."
     )
@@ -35,31 +37,25 @@ def parser_of_lox() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_ls(commands: Any) -> None:
+def _add_ls(commands: Commands) -> None:
     ls = _command(commands, "ls", "list runs, their rows and last values")
-    ls.add_argument(
-        "where",
-        metavar="DIR",
-        nargs="?",
-        default=DEFAULT,
-        help="a store, or a session in one (default: .lox)",
-    )
+    _add_where(ls, "?", "a store, or a session in one (default: .lox)", metavar="DIR")
     _add_keys(ls, "show the last value of this key; may be repeated")
     ls.add_argument("-c", "--config", action="store_true", help="show how runs were set up")
     _add_json(ls)
 
 
-def _add_show(commands: Any) -> None:
+def _add_show(commands: Commands) -> None:
     show = _command(commands, "show", "show the keys of a run, their values and curves")
-    _add_runs(show)
+    _add_where(show, "*", RUN)
     _add_keys(show, "only this key; may be repeated")
     _add_json(show)
 
 
-def _add_tail(commands: Any) -> None:
+def _add_tail(commands: Commands) -> None:
     what = "print the last rows of a run, and those that come until it ends"
     tail = _command(commands, "tail", what)
-    tail.add_argument("where", metavar="RUN", nargs="?", default=DEFAULT, help=RUN)
+    _add_where(tail, "?", RUN)
     tail.add_argument(
         "-n",
         "--rows",
@@ -76,9 +72,9 @@ def _add_tail(commands: Any) -> None:
     _add_json(tail)
 
 
-def _add_plot(commands: Any) -> None:
+def _add_plot(commands: Commands) -> None:
     plot = _command(commands, "plot", "draw curves of runs into a picture")
-    _add_runs(plot)
+    _add_where(plot, "*", RUN)
     _add_keys(plot, "a panel for this key; may be repeated (default: all numbers)")
     plot.add_argument(
         "-o",
@@ -104,10 +100,10 @@ def _add_plot(commands: Any) -> None:
     )
 
 
-def _add_export(commands: Any) -> None:
+def _add_export(commands: Commands) -> None:
     what = "write runs in another format, or send them to a tracker"
     export = _command(commands, "export", what)
-    _add_runs(export)
+    _add_where(export, "*", RUN)
     export.add_argument(
         "--to", choices=FORMATS, required=True, help="the format, or the tracker"
     )
@@ -119,25 +115,32 @@ def _add_export(commands: Any) -> None:
     )
 
 
-def _add_completion(commands: Any) -> None:
+def _add_completion(commands: Commands) -> None:
     what = "print what makes a shell complete commands, runs and keys"
     completion = _command(commands, "completion", what)
-    completion.add_argument("shell", choices=list(SCRIPTS))
+    completion.add_argument("shell", choices=SHELLS)
 
 
-def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
-    about = f"{what[0].upper()}{what[1:]}."
-    return commands.add_parser(name, help=what, description=about)
+def _command(commands: Commands, name: str, what: str) -> argparse.ArgumentParser:
+    description = f"{what[0].upper()}{what[1:]}."
+    return commands.add_parser(name, help=what, description=description)
 
 
-def _add_runs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("where", metavar="RUN", nargs="*", default=[DEFAULT], help=RUN)
+def _add_where(
+    parser: argparse.ArgumentParser, nargs: str, help: str, metavar: str = "RUN"
+) -> None:
+    default = [DEFAULT] if nargs == "*" else DEFAULT
+    where = parser.add_argument(
+        "where", metavar=metavar, nargs=nargs, default=default, help=help
+    )
+    where.completer = complete_run  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _add_keys(parser: argparse.ArgumentParser, help: str) -> None:
-    parser.add_argument(
+    keys = parser.add_argument(
         "-k", "--key", dest="keys", metavar="KEY", action="append", default=[], help=help
     )
+    keys.completer = complete_key  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
@@ -159,7 +162,7 @@ def _positive(text: str) -> int:
 class _Version(argparse.Action):
     """Print the version, which takes a while to find out."""
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version
 
         print(f"lox {version('jax-lox')}")

@@ -3,6 +3,7 @@
 import csv
 import doctest
 import importlib.metadata
+import importlib.util
 import itertools as it
 import json
 import os
@@ -24,13 +25,12 @@ import pytest
 import lox
 from lox.loggers import Batch, Block, Form, Run
 from lox_host.cli import plot as _plot
-from lox_host.cli.complete import completions
 from lox_host.cli.main import main
-from lox_host.cli.parser import parser_of_lox
 from lox_host.cli.select_runs import select_runs
 from lox_host.store import Follower, begin_session, folder as _folder
 from lox_host.store.journal import decode, encode
 from lox_host.writers.save import SaveWriter
+from support.completion import complete
 from support.storing import block, values
 from support.terminal import Terminal, streams
 
@@ -452,21 +452,48 @@ def imports(err):
     return set(found), re.sub(r"import time:.*\n", "", err)
 
 
-def test_it_starts_without_jax_and_writes_ascii_where_that_is_asked(store, script):
-    for args in (
-        ["ls", store],
-        ["export", store, "--to", "csv"],
-        ["show", f"{store}/88"],
-    ):
-        env = {**ENV, "PYTHONIOENCODING": "ascii"}
-        done = subprocess.run(
-            [script, *args], env=env, capture_output=True, text=True, check=True
-        )
-        names, rest = imports(done.stderr)
-        assert not rest
-        assert {"numpy", "lox_host.cli.select_runs"} <= names
-        assert not {name for name in names if name.partition(".")[0] in ("jax", "rich")}
+def test_it_starts_quickly_and_writes_ascii_where_that_is_asked(store, script):
+    env = {**ENV, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [script, "show", f"{store}/88"], env=env, capture_output=True, text=True, check=True
+    )
+    names, rest = imports(done.stderr)
+    assert not rest
+    assert {"numpy", "lox_host.cli.select_runs"} <= names
+    # Without a terminal there are no colours, and rich takes a while.
+    assert not {name for name in names if name.partition(".")[0] in ("jax", "lox", "rich")}
     assert r"\u03bb/w 3" in done.stdout
+
+
+# Packages that take a second to import: each command in turn, in one process.
+WITHOUT_JAX = """
+import sys
+from lox_host.cli.main import main
+for line in sys.argv[1:]:
+    command, *options = line.split()
+    where = [] if command == "completion" else ["a store"]
+    assert main([command, *where, *options]) == 0, line
+    print(line, sorted({"jax", "jaxlib", "lox"} & sys.modules.keys()), file=sys.stderr)
+"""
+
+
+def test_no_command_imports_jax_or_lox(store):
+    needed = {
+        "plot": "matplotlib",
+        "export --to csv": "csv",
+        "export --to json": "json",
+        "export --to tensorboard": "tensorboard",
+    }
+    commands = ["ls", "show", "tail --no-follow", "completion bash", *needed]
+    known = [c for c in commands if importlib.util.find_spec(needed.get(c, "json"))]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_JAX, *known],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.splitlines() == [f"{command} []" for command in known]
 
 
 def test_tail_follows_what_another_process_writes(tmp_path):
@@ -617,28 +644,38 @@ def test_a_long_configuration_is_wrapped(tmp_path, monkeypatch):
 def test_bash_completes(store, script):
     program = """
 eval "$(lox completion bash)"
-COMP_WORDS=(lox show "a store/0"); COMP_CWORD=2; _lox; printf '%s|' "${COMPREPLY[@]}"
-COMP_WORDS=(lox tail "a store/77" -k ""); COMP_CWORD=4; _lox; printf '%s|' "${COMPREPLY[@]}"
+for COMP_LINE in 'lox show "a store/0' 'lox tail "a store/77" -k ' 'lox plot -o a'; do
+    COMP_POINT=${#COMP_LINE} COMP_TYPE=9
+    _python_argcomplete lox
+    printf '%s|' "${COMPREPLY[@]}"
+done
 """
     env = {**ENV, "PATH": f"{Path(script).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-c", program], env=env, capture_output=True, text=True, check=True
     )
-    assert done.stdout == "a store/0-1@1|a store/0-1@2|loss|half|λ|"
+    # Inside of the quote nothing needs to be escaped; `-o` takes any file.
+    assert done.stdout == "a store/0-1@1|a store/0-1@2|loss|half|λ|a\\ store/|"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_gets_a_script_that_asks_lox(capsys, shell):
+    text = said(capsys, "completion", shell)
+    assert "_ARGCOMPLETE" in text
+    assert "lox" in text
 
 
 def test_completion(store):
-    def after(*words):
-        return completions(parser_of_lox(), words)
+    def after(line):
+        return complete(line).split("\n")[:-1]
 
-    assert after("s") == ["show"]
-    assert after("--v") == ["--version"]
-    assert after("ls", "") == ["a store/"]
-    assert after("show", "a store/8") == ["a store/88"]
-    assert after("export", "x", "--to", "t") == ["tensorboard", "trackio"]
-    assert after("tail", "--no") == ["--no-follow"]
-    assert after("plot", "a store/0-1", "-k", "") == ["x", "y"]
-    assert after("plot", "nowhere/x", "-k", "") == []
-    assert after("plot", "-o", "") == []
-    assert after("completion", "") == ["bash", "zsh", "fish"]
-    assert after("tail", "--no-follow", "a") == ["a store/"]
+    assert after("lox s") == ["show"]
+    assert after("lox --v") == ["--version"]
+    assert after("lox ls ") == ["a\\ store/"]
+    assert after("lox show 'a store/8") == ["a store/88"]
+    assert after("lox export x --to t") == ["tensorboard", "trackio"]
+    assert after("lox tail --no") == ["--no-follow"]
+    assert after("lox plot 'a store/0-1' -k ") == ["x", "y"]
+    assert after("lox plot nowhere/x -k ") == [""]
+    assert after("lox completion ") == ["bash", "zsh", "fish"]
+    assert after("lox tail --no-follow a") == ["a\\ store/"]

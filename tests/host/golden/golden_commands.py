@@ -3,7 +3,7 @@
 `output/` was recorded by this script with the code that wrote the store. To record a change
 that is meant, run it again, and let the diff be read:
 
-    python tests/host/golden/golden_commands.py tests/host/golden/output
+    PYTHONPATH=.:tests python tests/host/golden/golden_commands.py tests/host/golden/output
 """
 
 import contextlib
@@ -25,6 +25,8 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
+
+from support.completion import complete
 
 HERE = pathlib.Path(__file__).parent
 KILLED = 1_000_000_030.0  # when the sessions that were killed were last written to
@@ -96,20 +98,6 @@ WRITTEN = {
         "export torn store/killed --to json -o files",
         f"export {SEEDS} --to csv --project p",
     ],
-    "completion": [
-        *(f"completion {shell}" for shell in ("bash", "zsh", "fish")),
-        *("__complete ''", "__complete s", "__complete show sto", "__complete ls ''"),
-        "__complete show store/",
-        f"__complete show {SEED[:-3]}",
-        f"__complete tail {SEED} -k ''",
-        "__complete plot store/killed -k ''",
-        "__complete plot store/nothing -k ''",
-        "__complete export store --to ''",
-        "__complete tail --no",
-        "__complete plot --band ''",
-        "__complete plot -o ''",
-        "__complete completion ''",
-    ],
     "usage": [
         *("", "--help", "sow", "tail -n -1", "plot --smooth 0", "export"),
         *(f"{name} --help" for name in ("ls", "show", "tail", "plot", "export")),
@@ -117,9 +105,23 @@ WRITTEN = {
     ],
 }
 
+# What stands on the line when somebody asks how it can go on.
+TYPED = [
+    *("lox ", "lox s", "lox --v", "lox show sto", "lox ls ", "lox show store/"),
+    f"lox show {SEED[:-3]}",
+    f"lox tail {SEED} -k ",
+    "lox plot store/killed -k ",
+    "lox plot store/nothing -k ",
+    *("lox export store --to ", "lox tail --no", "lox plot --band ", "lox completion "),
+]
+COMMANDS = [*SHOWN, *WRITTEN, "completion"]
+
 
 def record(command: str) -> str:
     """Run all of the commands of one name, and return what there is to say of them."""
+    if command == "completion":
+        with _prepared():
+            return "\n".join(f"$ {line}<TAB>\n{complete(line)}" for line in TYPED)
     with _prepared() as folder:
         parts: list[str] = []
         for line in SHOWN.get(command, []):
@@ -298,5 +300,5 @@ def _events(file: pathlib.Path) -> str:
 if __name__ == "__main__":
     output = pathlib.Path(sys.argv[1]).resolve()
     output.mkdir(exist_ok=True)
-    for command in SHOWN | WRITTEN:
+    for command in COMMANDS:
         (output / f"{command}.txt").write_text(record(command))

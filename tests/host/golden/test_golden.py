@@ -115,7 +115,7 @@ def test_the_command_line_has_the_same_numbers(capsys):
 NEEDED = {"plot": ["matplotlib"], "export": ["polars", "tensorboard"]}
 
 
-@pytest.mark.parametrize("command", [*golden_commands.SHOWN, *golden_commands.WRITTEN])
+@pytest.mark.parametrize("command", golden_commands.COMMANDS)
 def test_commands_print_and_write_what_they_did(command):
     for module in NEEDED.get(command, []):
         pytest.importorskip(module)
