@@ -23,7 +23,7 @@ FIELDS: dict[str, tuple[np.ufunc, float]] = {
 
 
 class Spans:
-    """The spans of some runs, all of one length.
+    """The spans of some runs, all of one length. Sums may overflow, and are then infinite.
 
     Args:
         points: How many spans a line has; a power of two.
@@ -49,13 +49,9 @@ class Spans:
     def hold(self, rows: int, points: int | None = None) -> None:
         """Make the spans longer until so many rows of a run fit into so many points."""
         points = points or self.shape[1]
-        while rows > self.length * points:
-            self.length *= 2
-            for name, array in self.arrays.items():
-                combine, empty = FIELDS[name]
-                half = array.shape[1] // 2
-                array[:, :half] = combine(array[:, ::2], array[:, 1::2])
-                array[:, half:] = empty
+        with np.errstate(all="ignore"):
+            while rows > self.length * points:
+                self._double()
 
     def add(
         self, runs: np.ndarray | int, numbers: np.ndarray, **values: np.ndarray | float
@@ -69,8 +65,9 @@ class Spans:
         """
         # NumPy is ten times as fast with one index as with a pair of them.
         index = numbers // self.length + runs * self.shape[1]
-        for name, added in values.items():
-            FIELDS[name][0].at(self.arrays[name].reshape(-1), index, added)
+        with np.errstate(all="ignore"):
+            for name, added in values.items():
+                FIELDS[name][0].at(self.arrays[name].reshape(-1), index, added)
 
     def resize(self, runs: int, points: int) -> None:
         """Make room for more runs, with fewer points; the others must be empty."""
@@ -78,3 +75,11 @@ class Spans:
             resized = np.full((runs, points), FIELDS[name][1])
             resized[: len(array)] = array[:, :points]
             self.arrays[name] = resized
+
+    def _double(self) -> None:
+        self.length *= 2
+        for name, array in self.arrays.items():
+            combine, empty = FIELDS[name]
+            half = array.shape[1] // 2
+            array[:, :half] = combine(array[:, ::2], array[:, 1::2])
+            array[:, half:] = empty

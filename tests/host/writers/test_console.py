@@ -109,6 +109,12 @@ def test_nan_and_infinity_are_said_and_do_not_spread():
     assert "inf ± nan" in " ".join(text(made)[-1].split())
 
 
+def test_sums_that_overflow_are_no_warnings():
+    huge = np.tile([1.7e308, 1.7e308, -1.7e308, -1.7e308], POINTS)
+    made = summary(block({"x": huge}), block({"x": huge}))
+    assert "x  -1.700e308" in text(made)[2]
+
+
 def test_examples_that_did_not_log_do_not_count():
     values = np.array([[[1.0], [9.0]], [[9.0], [9.0]], [[2.0], [4.0]]])
     every = block({"x": values}, valid={"x": np.ones((3, 2), bool)})

@@ -146,6 +146,13 @@ def test_a_million_rows_are_few_points_that_hold_all(tmp_path):
     assert sum(x.nbytes for x in made._curves._curves["x"]._spans.arrays.values()) < 10**5
 
 
+def test_sums_that_overflow_are_no_warnings(tmp_path):
+    made = writer(tmp_path, points=2)
+    made.write(Batch([block({"x": np.repeat([1.7e308, -1.7e308], 4)})]))
+    (panel,) = made._curves.panels()
+    assert panel.middle[1].tolist() == [np.inf, -np.inf]
+
+
 def test_runs_that_come_late_share_the_room(tmp_path):
     made = writer(tmp_path, points=1500)
     first = rng.normal(size=1000)
