@@ -32,7 +32,7 @@ def records_in(params: Any, *, on_their_way: bool = True) -> Iterator[Record]:
                 operands = eqn.invars[len(eqn.outvars) :]  # without the token
                 yield from jax.tree.unflatten(eqn.params["form"], operands)
             elif holds_records(eqn):
-                devices = sharding.device_count(eqn)
+                devices = sharding.device_counts(eqn)
                 for record in records_in(eqn.params, on_their_way=on_their_way):
                     outer, inner = (
                         record.batch[: record.outer],
@@ -48,7 +48,7 @@ def check(jaxpr: Any, seen: set[int] | None = None) -> None:
         for inner in equations.jaxprs_in(eqn.params):
             hidden = log_effect in inner.effects and log_effect not in eqn.effects
             # What has a rule shows what it runs; what it may run later is not lost.
-            if hidden and equations.name_of(eqn) not in rules:
+            if hidden and equations.primitive_name(eqn) not in rules:
                 raise unsupported(eqn)
             if id(inner) not in seen:
                 seen.add(id(inner))
@@ -59,9 +59,9 @@ def unsupported(eqn: JaxprEqn) -> NotImplementedError:
     """Return the error for an equation that holds records and has no rule."""
     keys = listed(key for record in records_in(eqn.params) for key in record.keys)
     return NotImplementedError(
-        f"lox does not know how logs leave `{equations.name_of(eqn)}`, which holds {keys} "
-        f"(at {tracing.where(eqn)}). Log outside of it, or wrap what is inside in "
-        "`lox.nolog`."
+        f"lox does not know how logs leave `{equations.primitive_name(eqn)}`, which holds "
+        f"{keys} (at {tracing.source_line(eqn)}). Log outside of it, or wrap what is "
+        "inside in `lox.nolog`."
     )
 
 

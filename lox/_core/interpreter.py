@@ -95,7 +95,7 @@ class Interpreter(Generic[H]):
 
     def on_device(self) -> "Interpreter[H]":
         """Go on where we are now; inside a `shard_map`, each device by itself."""
-        return jax.tree.map(sharding.varied, Interpreter(self.handler.on_device()))
+        return jax.tree.map(sharding.make_varying, Interpreter(self.handler.on_device()))
 
     def trace(self, fun: Callable, *args: Any, **kwargs: Any) -> Traced:
         """Trace a function so that its records are there for the handler."""
@@ -176,7 +176,7 @@ class _Evaluation:
         for eqn in eqns:
             operands = [self._read_lasting(atom) for atom in eqn.invars]
             (record,) = jax.tree.unflatten(eqn.params["form"], operands)
-            with tracing.at(eqn):
+            with tracing.context_of(eqn):
                 parts.append(handler.handle(record, Where(eqn)))
             handler = handler.after(parts[-1])
         for part in self.handler.deliver(parts, 0):
@@ -186,14 +186,14 @@ class _Evaluation:
         """Evaluate an equation that holds records, by its rule."""
         args = [self._read(atom) for atom in eqn.invars]
         entries: Mapping[str, Entry] = {}
-        with tracing.at(eqn):
+        with tracing.context_of(eqn):
             if eqn.primitive is emit_p:
                 token, *leaves = args
                 params = dict(eqn.params)
                 records = jax.tree.unflatten(params.pop("form"), leaves)
                 outs = [self.handler.emit(records, token, params)]
             else:
-                rule = rules.get(equations.name_of(eqn))
+                rule = rules.get(equations.primitive_name(eqn))
                 if rule is None:
                     raise unsupported(eqn)
                 outs, logs = rule(Interpreter(self.handler), eqn, *args)
@@ -212,8 +212,8 @@ class _Evaluation:
     def _read_lasting(self, atom: Var | Literal) -> Any:
         """Read what is logged, as an array that stays when its buffer is given away."""
         if isinstance(atom, Literal):
-            return tracing.constant(atom)
-        x = tracing.array(self.env[atom])
+            return tracing.literal_value(atom)
+        x = tracing.plain_array(self.env[atom])
         is_concrete = isinstance(x, jax.Array) and not isinstance(x, Tracer)
         return jnp.array(x, copy=True) if self.donates and is_concrete else x
 

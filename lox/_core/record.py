@@ -139,7 +139,7 @@ def record_primitive(
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
     batching.fancy_primitive_batchers[primitive] = batch
-    tracing.leaves_keys_unused(primitive)
+    tracing.leave_keys_unused(primitive)
     return primitive, effect
 
 

@@ -75,15 +75,15 @@ def alike(branches: Sequence[Staged], index: Any) -> Sequence[Staged]:
 
     They differ, too, where devices take different branches.
     """
-    taken = sharding.varying(index)
-    each = [[sharding.varying(aval) for aval in b.jaxpr.out_avals] for b in branches]
+    taken = sharding.varying_axes(index)
+    each = [[sharding.varying_axes(aval) for aval in b.jaxpr.out_avals] for b in branches]
     union = [taken.union(*axes) for axes in zip(*each, strict=True)]
     if all(axes == union for axes in each):
         return branches
 
     def varied(branch: Staged, *leaves):
         outs, tree = jax.tree.flatten(branch(*leaves))
-        return jax.tree.unflatten(tree, map(sharding.varied, outs, union))
+        return jax.tree.unflatten(tree, map(sharding.make_varying, outs, union))
 
     return [stage(ft.partial(varied, branch), *branch.leaves) for branch in branches]
 

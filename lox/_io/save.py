@@ -60,7 +60,7 @@ def save(
 
 
 def _is_here(x: Any) -> bool:
-    return not isinstance(x, Tracer) and sharding.is_here(x)
+    return not isinstance(x, Tracer) and sharding.is_addressable(x)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Saving:
         index = np.moveaxis(np.indices(record.batch, np.int64), 0, -1)
         rows = flatten_examples(logs.rows(), axes, record.valid)
         lanes = flatten_examples({"words": words, "index": index}, axes, record.valid)
-        job = sharding.agreed("lox/job", secrets.token_hex(4))
+        job = sharding.agree_on("lox/job", secrets.token_hex(4))
         session = Session(begin_session(self.path, self.mode, process, job))
         names = lanes["words"] if lanes["words"].shape[1] else lanes["index"]
         for i, data in enumerate(names):

@@ -43,7 +43,7 @@ def scan_options(params: dict[str, Any]) -> dict[str, Any]:
     return {name: params[name] for name in names if name in params}
 
 
-def linear_as(eqn: JaxprEqn, args: Sequence[Any]) -> contextlib.AbstractContextManager:
+def keep_linear(eqn: JaxprEqn, args: Sequence[Any]) -> contextlib.AbstractContextManager:
     """Let the `scan` that is built here be linear in the same inputs as an equation.
 
     In old versions its transpose goes by what the equation says of this.
@@ -56,7 +56,7 @@ def linear_as(eqn: JaxprEqn, args: Sequence[Any]) -> contextlib.AbstractContextM
 _linear = contextvars.ContextVar[Sequence[Any]]("linear", default=())
 
 
-def scan_params(args: Sequence[Any], params: dict[str, Any]) -> dict[str, Any]:
+def with_kept_linear(args: Sequence[Any], params: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a `scan` of these inputs."""
     linear = _linear.get()
     if not linear:
@@ -103,7 +103,7 @@ def jaxprs_in(params: Any) -> Iterator[Any]:
         yield from jaxprs_in(params.params)
 
 
-def name_of(eqn: JaxprEqn) -> str:
+def primitive_name(eqn: JaxprEqn) -> str:
     """The name of what an equation does; `hijax` has one primitive for many things."""
     name = eqn.primitive.name
     return type(eqn.params["_prim"]).__name__ if name == "call_hi_primitive" else name
@@ -128,7 +128,7 @@ def inner_jit_options(params: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(options.items())
 
 
-def jit(fun: Callable, options: tuple[tuple[str, Any], ...]) -> Callable:
+def jit_with(fun: Callable, options: tuple[tuple[str, Any], ...]) -> Callable:
     given = dict(options)
     if "out_shardings" in given:
         outs, logs = given["out_shardings"]

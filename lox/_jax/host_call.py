@@ -1,24 +1,35 @@
-"""Call the host from a compiled program."""
+"""Call the host from a compiled program, with NumPy arrays.
+
+There are two ways. `jax.experimental.io_callback` works on every platform, but copies each
+array and takes locks that other devices wait for. On one CPU device there is a quicker way:
+the host gets the buffers of the program themselves, through a foreign function call.
+
+    calls that only send something    portable_call,   cpu_call
+    calls that return a value         portable_result, cpu_result
+"""
 
 import ctypes
 import itertools as it
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.experimental
 import jax.ffi
 import numpy as np
 from jax.experimental.buffer_callback import buffer_callback
+from jax.interpreters.mlir import LoweringRuleContext
+from jax.typing import ArrayLike
+
+Receive = Callable[[list[np.ndarray]], None]
 
 
-def portable_host_call(
-    context: Any, callback: Callable, token: Any, *args: Any
+def portable_call(
+    context: LoweringRuleContext, callback: Receive, token: jax.Array, *args: ArrayLike
 ) -> jax.Array:
     """Call `callback` on the host with a list of NumPy arrays, from any platform.
 
-    The token that is returned is there when the call is over.
+    Whatever needs the returned token waits until the call is over.
     """
 
     def deliver(token, *arrays):
@@ -30,31 +41,17 @@ def portable_host_call(
     return jax.experimental.io_callback(deliver, form, token, *args)
 
 
-def host_result(callback: Callable, form: jax.ShapeDtypeStruct, *args: Any) -> jax.Array:
-    """What `callback` returns on the host, from any platform."""
-    return jax.experimental.io_callback(callback, form, *args)
-
-
-def cpu_host_result(
-    callback: Callable, form: jax.ShapeDtypeStruct, *args: Any
+def cpu_call(
+    context: LoweringRuleContext, callback: Receive, token: jax.Array, *args: ArrayLike
 ) -> jax.Array:
-    """The same on one CPU device, without the copies and locks of the portable way."""
-
-    def fill(context, out, *buffers):
-        np.asarray(out)[...] = callback(*(np.asarray(buffer) for buffer in buffers))
-
-    return buffer_callback(fill, form, has_side_effect=True)(*args)
-
-
-def cpu_host_call(context: Any, callback: Callable, token: Any, *args: Any) -> jax.Array:
-    """The same on one CPU device, without the copies and locks of the portable way.
+    """Do the same on one CPU device.
 
     This is `jax.experimental.buffer_callback` without its pytrees.
     """
 
     def deliver(execution, token, *buffers):
         _keep_thread()
-        # The last one is the output. All of them die after the call.
+        # The last buffer is the output. All of them are gone after the call.
         callback([buffer.__array__().copy() for buffer in buffers[:-1]])
         return ()
 
@@ -70,24 +67,41 @@ def cpu_host_call(context: Any, callback: Callable, token: Any, *args: Any) -> j
     return call(token, *args, index=np.uint64(len(module.host_callbacks) - 1))
 
 
+def portable_result(
+    callback: Callable, form: jax.ShapeDtypeStruct, *args: ArrayLike
+) -> jax.Array:
+    """Return what `callback` returns on the host, from any platform."""
+    return jax.experimental.io_callback(callback, form, *args)
+
+
+def cpu_result(
+    callback: Callable, form: jax.ShapeDtypeStruct, *args: ArrayLike
+) -> jax.Array:
+    """Do the same on one CPU device."""
+
+    def fill(context, out, *buffers):
+        np.asarray(out)[...] = callback(*(np.asarray(buffer) for buffer in buffers))
+
+    return buffer_callback(fill, form, has_side_effect=True)(*args)
+
+
 class _Thread(threading.local):
     is_kept = False
 
 
 _thread = _Thread()
-
-
-# What is kept of a thread that ends is lost: some kilobytes.
+# The state of a thread that ends is never freed. It takes some kilobytes: there is a limit.
 _kept, _MOST_KEPT = it.count(), 1000
 
 
 def _keep_thread() -> None:
-    """Have Python know this thread of JAX from now on.
+    """Make Python remember this thread of JAX from now on.
 
-    For a thread that is not its own Python makes a state at each call, and unmaps it after
-    the call, for which the other cores are interrupted: where they are at work this takes
-    longer than all else in a host call. JAX has few threads, which live long.
+    When a thread that Python did not start calls into it, Python makes a thread state, and
+    frees it after the call. Freeing unmaps memory, which interrupts all other cores; while
+    they are computing, that takes longer than the rest of a host call. JAX has few threads,
+    and they live long, so each keeps its state.
     """
     if not _thread.is_kept and next(_kept) < _MOST_KEPT:
         _thread.is_kept = True
-        ctypes.pythonapi.PyGILState_Ensure()  # JAX will release it once less
+        ctypes.pythonapi.PyGILState_Ensure()  # without the release that would free it

@@ -25,19 +25,19 @@ from lox._jax.equations import close
 from lox._jax.tracing import setting, staged_program
 
 
-def requires_devices(primitive: Primitive) -> None:
+def require_devices(primitive: Primitive) -> None:
     """Let the lowering of `primitive` know the devices that the program will run on."""
     _dispatch.prim_requires_devices_during_lowering.add(primitive)
 
 
-def partitioned_over(context: Any) -> Sequence[Any]:
+def partitioned_devices(context: Any) -> Sequence[Any]:
     """The devices that JAX divides an equation among as it likes, if it does."""
     axes = context.module_context.axis_context
     is_divided = getattr(axes, "num_devices", 1) != 1
     return axes.device_assignment if is_divided else ()
 
 
-def mapped_over(context: Any) -> Sequence[Any]:
+def devices_of_shard_map(context: Any) -> Sequence[Any]:
     """The devices that the `shard_map` around an equation may be over."""
     mesh = context.module_context.axis_context.mesh
     if isinstance(mesh, jax.sharding.Mesh):
@@ -46,7 +46,7 @@ def mapped_over(context: Any) -> Sequence[Any]:
     return jax.devices()
 
 
-def runs_alone(context: Any) -> bool:
+def runs_on_one_device(context: Any) -> bool:
     """Whether the program that is being lowered runs on one device."""
     axes = context.module_context.axis_context
     return getattr(axes, "num_devices", 1) == 1 and (
@@ -54,7 +54,7 @@ def runs_alone(context: Any) -> bool:
     )
 
 
-def lower_on_each(
+def lower_per_device(
     fun: Callable, context: Any, *args: Any, sender: int | None = None
 ) -> Any:
     """Lower `fun(number, *args)`; each device of a partitioned program calls it.
@@ -64,7 +64,7 @@ def lower_on_each(
     same on all of them, and nobody compares it: this way no device waits for another. With
     a `sender` all wait for what that device returns.
     """
-    devices = partitioned_over(context)
+    devices = partitioned_devices(context)
     if not devices:
         alone = ft.partial(fun, None)
         return mlir.lower_fun(alone, multiple_results=True)(context, *args)
@@ -113,7 +113,7 @@ def explicit(x: Any) -> tuple[Any, list]:
     return sharding.mesh, axes + [None] * (np.ndim(x) - len(axes))
 
 
-def shaped(
+def abstract_array(
     shape: tuple[int, ...], dtype: Any, like: Any, axes: Sequence[int | None]
 ) -> jax.ShapeDtypeStruct:
     """An abstract array; `axes` says as which axis of `like` each one is sharded."""
@@ -126,15 +126,15 @@ def shaped(
     )
 
 
-def abstract(x: Any) -> jax.ShapeDtypeStruct:
+def abstract_like(x: Any) -> jax.ShapeDtypeStruct:
     """An array without its values, explicitly sharded as it is.
 
     Which devices it differs on is left out: that is not for another place of the program.
     """
-    return shaped(x.shape, x.dtype, x, range(x.ndim))
+    return abstract_array(x.shape, x.dtype, x, range(x.ndim))
 
 
-def alike(x: Any, like: Any) -> Any:
+def shard_like(x: Any, like: Any) -> Any:
     """The array, explicitly sharded as another one is."""
     (mesh, axes), (other, own) = explicit(like), explicit(x)
     if axes == own or (mesh or other) is None:
@@ -142,18 +142,18 @@ def alike(x: Any, like: Any) -> Any:
     return jax.sharding.reshard(x, jax.sharding.NamedSharding(mesh or other, P(*axes)))
 
 
-def is_here(x: Any) -> bool:
+def is_addressable(x: Any) -> bool:
     """Whether this process has all of an array, and no other has a part in it."""
     return not isinstance(x, jax.Array) or x.is_fully_addressable
 
 
-def is_first(arrays: Sequence[jax.Array]) -> bool:
+def is_first_process(arrays: Sequence[jax.Array]) -> bool:
     """Whether this is the first of the processes that have a part in arrays."""
     devices = (device for x in arrays for device in x.sharding.device_set)
     return jax.process_index() == min(device.process_index for device in devices)
 
 
-def once_a_device(fun: Callable) -> Callable:
+def once_per_device(fun: Callable) -> Callable:
     """Run `fun`, inside of a `shard_map`, once along axes that it is not over.
 
     Otherwise JAX divides it along them as it likes, and cannot if it calls the host. The
@@ -185,7 +185,7 @@ def mapped_axes(eqn: JaxprEqn) -> dict[str, int]:
     return {axis: size for axis, size in sizes.items() if axis in mapped}
 
 
-def device_count(eqn: JaxprEqn) -> tuple[int, ...]:
+def device_counts(eqn: JaxprEqn) -> tuple[int, ...]:
     """On how many devices a `shard_map` runs. Empty: it is something else."""
     if eqn.primitive.name != "shard_map":
         return ()
@@ -253,14 +253,14 @@ def pmap_as_shard_map(eqn: JaxprEqn, *args: Any) -> ClosedJaxpr:
         return jax.make_jaxpr(mapped)(*args)
 
 
-def varying(x: Any) -> frozenset[str]:
+def varying_axes(x: Any) -> frozenset[str]:
     """The axes of a mesh along which an array may differ from device to device."""
     aval = x if isinstance(x, AbstractValue) else jax.typeof(x)
     kind = getattr(aval, "mat", None)  # JAX >= 0.9
     return kind.varying if kind is not None else getattr(aval, "vma", frozenset())
 
 
-def varied(x: Any, axes: frozenset[str] | None = None) -> Any:
+def make_varying(x: Any, axes: frozenset[str] | None = None) -> Any:
     """The same, as something that may differ along axes. None: all that there are.
 
     JAX asks for it where both sides of a `cond` or of a carry must be alike.
@@ -268,7 +268,7 @@ def varied(x: Any, axes: frozenset[str] | None = None) -> Any:
     if not _config._check_vma.value:
         return x
     wanted = frozenset(manual_axes()) if axes is None else axes
-    missing = tuple(wanted - varying(x))
+    missing = tuple(wanted - varying_axes(x))
     if not missing:
         return x
     if hasattr(jax.lax, "pcast"):  # JAX >= 0.8
@@ -276,7 +276,7 @@ def varied(x: Any, axes: frozenset[str] | None = None) -> Any:
     return jax.lax.pvary(x, missing)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def agreed(name: str, value: str) -> str:
+def agree_on(name: str, value: str) -> str:
     """The value that was the first to be given by one of the processes under this name."""
     client = _distributed.global_state.client
     if client is None:

@@ -1,13 +1,25 @@
-"""Evaluate equations and ask what is being traced, with JAX's private parts.
+"""Evaluate equations, and ask JAX what it is tracing.
 
-`evaluate` runs some equations of a program. Within a trace of `jit` it stages them as they
-are, which is how JAX inlines a jitted function and takes a fifth of the time. The other
-functions know about the trace that is current and the source line of an equation.
+A jaxpr is a list of equations, and lox runs most of them as they are. `evaluate` does that
+for some in a row. There are two ways:
+
+    eager, or under `vmap`     JAX evaluates them one by one: `eval_jaxpr`
+    while `jit` is tracing     they are copied into the program that is being built
+
+The second is how JAX inlines a jitted function. It skips the rules that would only arrive
+at the same equations again, and takes a fifth of the time.
+
+JAX keeps a stack of traces: the innermost is what happens to the next operation, its
+`parent_trace` what happens to the result. `jit(vmap(f))` runs `f` under
+
+    BatchTrace -> DynamicJaxprTrace -> evaluation
+
+and a `DynamicJaxprTrace` is a program that is being built.
 """
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -17,14 +29,18 @@ import numpy as np
 from jax._src import core as _core, literals as _literals
 from jax._src.debugging import DebugEffect as _DebugEffect
 from jax._src.interpreters.partial_eval import DynamicJaxprTrace
-from jax.core import Tracer, eval_jaxpr
+from jax.core import AbstractValue, Trace, Tracer, eval_jaxpr
 from jax.experimental.key_reuse import _core as _key_reuse
 from jax.extend import source_info_util
-from jax.extend.core import JaxprEqn, Literal, Primitive
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Primitive, Var
 from jax.interpreters.partial_eval import DynamicJaxprTracer
+from jax.typing import ArrayLike
 
 # Moved from `jax.experimental` in JAX 0.9.
 _enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+
+# Values of variables: arrays, tracers, PRNG keys, and whatever else JAX may compute with.
+Env = dict[Var, Any]
 
 
 class RecordEffect(_DebugEffect):
@@ -41,38 +57,37 @@ class RecordEffect(_DebugEffect):
         return self.name
 
 
-def leaves_keys_unused(primitive: Primitive) -> None:
-    """Tell `jax.debug_key_reuse` that to log a PRNG key is not to use it up."""
+def leave_keys_unused(primitive: Primitive) -> None:
+    """Tell `jax.debug_key_reuse` that logging a PRNG key does not use it up."""
     _key_reuse.key_reuse_signatures[primitive] = _key_reuse.KeyReuseSignature()
 
 
-def bind(eqn: JaxprEqn, *args) -> list:
-    """Run `eqn` unchanged."""
-    return evaluate(_empty, [eqn], list(eqn.outvars), dict(_bindings(eqn, args)))
+# Evaluating equations -----------------------------------------------------------------
 
 
-def _bindings(eqn: JaxprEqn, args) -> Iterator[tuple]:
-    for atom, arg in zip(eqn.invars, args, strict=True):
-        if not isinstance(atom, Literal):
-            yield atom, arg
+def bind(eqn: JaxprEqn, *args: ArrayLike) -> list:
+    """Run one equation with these inputs."""
+    pairs = zip(eqn.invars, args, strict=True)
+    env = {atom: arg for atom, arg in pairs if not isinstance(atom, Literal)}
+    return evaluate(_empty, [eqn], list(eqn.outvars), env)
 
 
-def evaluate(jaxpr: Any, eqns: list[JaxprEqn], outvars: list, env: dict) -> list:
-    """Evaluate some equations of `jaxpr` as a small program of their own.
-
-    JAX then takes care of bind parameters, contexts, name stacks and source lines.
-    """
-    defined, invars = set(), {}
+def evaluate(jaxpr: Jaxpr, eqns: list[JaxprEqn], outvars: list[Var], env: Env) -> list:
+    """Evaluate some equations of `jaxpr` and return the values of `outvars`."""
+    defined: set[Var] = set()
+    invars: dict[Var, None] = {}  # a set that keeps its order
     for eqn in eqns:
         for atom in eqn.invars:
             if not isinstance(atom, Literal) and atom not in defined:
                 invars[atom] = None
         defined.update(eqn.outvars)
     trace = _core.trace_ctx.trace
+    # A flag of the jaxpr answers for most programs, at no cost.
     may_be_high = jaxpr is _empty or jaxpr.is_high
     is_high = may_be_high and any(map(_is_high, eqns))
     if not is_high and _can_restage(trace, eqns, invars, env):
         return _restage(trace, eqns, outvars, {v: env[v] for v in invars})
+    # As a small program: JAX then takes care of contexts, name stacks and source lines.
     small = jaxpr.replace(
         constvars=[],
         invars=list(invars),
@@ -83,8 +98,10 @@ def evaluate(jaxpr: Any, eqns: list[JaxprEqn], outvars: list, env: dict) -> list
     return eval_jaxpr(small, (), *[env[v] for v in invars])
 
 
-def _can_restage(trace: Any, eqns: list[JaxprEqn], invars, env: dict) -> bool:
-    """Whether the equations would be traced into just what they are already."""
+def _can_restage(
+    trace: Trace, eqns: list[JaxprEqn], invars: Iterable[Var], env: Env
+) -> bool:
+    """Tell whether tracing the equations would give just the same equations."""
     return (
         isinstance(trace, DynamicJaxprTrace)
         and not getattr(trace, "requires_low", False)
@@ -94,17 +111,16 @@ def _can_restage(trace: Any, eqns: list[JaxprEqn], invars, env: dict) -> bool:
 
 
 def _is_high(eqn: JaxprEqn) -> bool:
-    """Whether an equation is for `hijax`, or holds one that is."""
+    """Tell whether an equation is for `hijax`, or holds one that is."""
     return eqn.primitive.is_high(*(atom.aval for atom in eqn.invars), **eqn.params)
 
 
-def _restage(trace: Any, eqns: list[JaxprEqn], outvars: list, env: dict) -> list:
-    """Put the equations into a program that is being traced, as they are.
-
-    This is how JAX inlines a jitted function; it takes a fifth of the time.
-    """
+def _restage(
+    trace: DynamicJaxprTrace, eqns: list[JaxprEqn], outvars: list[Var], env: Env
+) -> list:
+    """Copy the equations into the program that is being traced."""
     here = source_info_util.current()
-    tracers = {v: trace.to_jaxpr_tracer(x, source_info=here) for v, x in env.items()}
+    tracers: Env = {v: trace.to_jaxpr_tracer(x, source_info=here) for v, x in env.items()}
     for eqn in eqns:
         info = eqn.source_info
         info = info.replace(name_stack=here.name_stack + info.name_stack)
@@ -126,26 +142,21 @@ _empty = jax.make_jaxpr(lambda: ())().jaxpr
 
 
 @contextlib.contextmanager
-def at(eqn: JaxprEqn):
-    """New equations belong to the source line, name stack and context of `eqn`."""
+def context_of(eqn: JaxprEqn) -> Iterator[None]:
+    """Give new equations the source line, name stack and settings of `eqn`."""
     info = eqn.source_info
     stack = source_info_util.current_name_stack() + info.name_stack
     with source_info_util.user_context(info.traceback, name_stack=stack), eqn.ctx.manager:
         yield
 
 
-def where(eqn: JaxprEqn) -> str:
-    """The user's line that made `eqn`."""
+def source_line(eqn: JaxprEqn) -> str:
+    """Return the user's line that made `eqn`."""
     return source_info_util.summarize(eqn.source_info) or "a line that is not known"
 
 
-def unbatched(x: Any, size: int, axis: int) -> Any:
-    """What one example of a batch is, abstractly, its sharding included."""
-    return _core.mapped_aval(size, axis, jax.typeof(x))
-
-
-def constant(literal: Literal) -> Any:
-    """The value of a literal, in its own dtype also where that is not enabled now."""
+def literal_value(literal: Literal) -> ArrayLike:
+    """Return the value of a literal in its own dtype, even if that is not enabled now."""
     dtype: Any = literal.aval.dtype  # pyright: ignore[reportAttributeAccessIssue]
     if jax.dtypes.canonicalize_dtype(dtype) == dtype:
         return np.asarray(literal.val, dtype)
@@ -153,72 +164,78 @@ def constant(literal: Literal) -> Any:
         return jnp.asarray(literal.val, dtype)
 
 
-def array(x: Any) -> Any:
-    """The same, a constant of a program as NumPy's array and not one of JAX's own kind."""
+def plain_array(x: ArrayLike) -> ArrayLike:
+    """Return a constant of a program as a NumPy array, and anything else as it is."""
     return np.asarray(x) if isinstance(x, _CONSTANTS) else x
 
 
 _CONSTANTS = tuple(
     getattr(_literals, name)
-    for name in ("LiteralArray", "TypedNdArray")  # JAX < 0.8, and since then
+    for name in ("LiteralArray", "TypedNdArray")  # JAX 0.7, and since 0.8
     if hasattr(_literals, name)
 )
 
 
+def unbatched_aval(x: ArrayLike, size: int, axis: int) -> AbstractValue:
+    """Return the type of one example of a batch, including its sharding."""
+    return _core.mapped_aval(size, axis, jax.typeof(x))
+
+
+# What is being traced -----------------------------------------------------------------
+
+
+def is_differentiating() -> bool:
+    """Tell whether the next operation is differentiated."""
+    return type(_core.trace_ctx.trace).__name__ in ("JVPTrace", "LinearizeTrace")
+
+
+def staged_program() -> DynamicJaxprTrace | None:
+    """Return the program that is being traced, to be run later. None: everything is run."""
+    return _innermost_program(_core.trace_ctx.trace)
+
+
+def is_nested() -> bool:
+    """Tell whether the program that is being traced is a part of another one."""
+    program = staged_program()
+    return program is not None and _innermost_program(program.parent_trace) is not None
+
+
+def _innermost_program(trace: Any) -> DynamicJaxprTrace | None:
+    while trace is not None and not isinstance(trace, DynamicJaxprTrace):
+        trace = getattr(trace, "parent_trace", None)
+    return trace
+
+
+def is_current(x: Any) -> bool:
+    """Tell whether `x` belongs to the innermost trace, not to one around it."""
+    return isinstance(x, Tracer) and x._trace is _core.trace_ctx.trace
+
+
+def staged_with(effect: RecordEffect) -> Iterator[tuple[Primitive, Sequence[Tracer]]]:
+    """Yield the equations with an effect in the program being traced, the last one first.
+
+    Yields:
+        The primitive and the outputs of each.
+    """
+    program = staged_program()
+    if program is None:
+        return
+    for entry in reversed(program.frame.tracing_eqns):
+        # Most are weak references: an equation that nobody needs may be gone.
+        eqn = entry() if callable(entry) else entry
+        if eqn is not None and effect in eqn.effects:
+            outs = [
+                DynamicJaxprTracer(program, v.aval, v, eqn.source_info, eqn)
+                for v in eqn.outvars
+            ]
+            yield eqn.primitive, outs
+
+
 @contextlib.contextmanager
-def setting(variable: contextvars.ContextVar, value: Any):
+def setting(variable: contextvars.ContextVar, value: Any) -> Iterator[None]:
     """Let a variable have a value in here."""
     token = variable.set(value)
     try:
         yield
     finally:
         variable.reset(token)
-
-
-def differentiating() -> bool:
-    """Whether the operation that is about to be traced is being differentiated."""
-    trace = _core.trace_ctx.trace
-    return type(trace).__name__ in ("JVPTrace", "LinearizeTrace")
-
-
-def staged_program() -> Any:
-    """What stands for the program that is being traced, to be run later. None: none."""
-    trace = _core.trace_ctx.trace
-    while trace is not None and not isinstance(trace, DynamicJaxprTrace):
-        trace = getattr(trace, "parent_trace", None)
-    return trace
-
-
-def is_nested() -> bool:
-    """Whether the program that is being traced is for a part of another one."""
-    program = staged_program()
-    trace = None if program is None else program.parent_trace
-    while trace is not None and not isinstance(trace, DynamicJaxprTrace):
-        trace = getattr(trace, "parent_trace", None)
-    return trace is not None
-
-
-def is_current(x: Any) -> bool:
-    """Whether `x` belongs to what is being traced now, not to something around."""
-    return isinstance(x, Tracer) and x._trace is _core.trace_ctx.trace
-
-
-def staged_with(effect: Any) -> Iterator[tuple[Primitive, list]]:
-    """The equations with an effect of the program that is being traced, the last first.
-
-    Yields:
-        What each of them does, and what comes out of it.
-    """
-    program = staged_program()
-    if program is None:
-        return
-    for entry in reversed(program.frame.tracing_eqns):
-        eqn = entry if hasattr(entry, "effects") else entry()
-        if eqn is not None and effect in eqn.effects:
-            yield (
-                eqn.primitive,
-                [
-                    DynamicJaxprTracer(program, v.aval, v, eqn.source_info, eqn)
-                    for v in eqn.outvars
-                ],
-            )

@@ -112,7 +112,7 @@ def empty(like: Accumulator) -> Accumulator:
         lambda x: jnp.broadcast_to(x, like.batch + x.shape),
         [like.reduction.empty(row) for row in rows],
     )
-    value = jax.tree.map(sharding.alike, value, like.value)
+    value = jax.tree.map(sharding.shard_like, value, like.value)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (like.steps, like.masks))
     steps, masks = zeros
     valid = jnp.zeros(like.batch, bool)
@@ -173,7 +173,7 @@ def form(key: str, parts: Sequence[Accumulator]) -> Accumulator:
     partial = {name for part in parts for name in steps if name not in part.steps}
     partial.update(name for part in parts for name in part.masks)
     return first.replace(
-        value=jax.tree.map(sharding.abstract, widest.value),
+        value=jax.tree.map(sharding.abstract_like, widest.value),
         steps=steps,
         batch=widest.batch,
         outer=widest.outer,

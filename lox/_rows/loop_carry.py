@@ -101,7 +101,7 @@ class Gathering:
 
 def _for_each_device(state: State) -> State:
     """What is carried, of one type in all iterations of a loop inside of a `shard_map`."""
-    return jax.tree.map(sharding.varied, state)
+    return jax.tree.map(sharding.make_varying, state)
 
 
 def _columns(rows: Rows) -> Any:
@@ -118,8 +118,8 @@ def empty_buffer(row: Rows, room: int) -> Any:
     def zeros(x):
         shape = (*x.shape[1 : 1 + n], room, *x.shape[1 + n :])
         axes = [*range(1, 1 + n), None, *range(1 + n, x.ndim)]
-        like = sharding.shaped(shape, x.dtype, x, axes)
-        return sharding.alike(jnp.zeros(shape, x.dtype), like)
+        like = sharding.abstract_array(shape, x.dtype, x, axes)
+        return sharding.shard_like(jnp.zeros(shape, x.dtype), like)
 
     none = jnp.zeros(row.batch, jnp.int32)
     return jax.tree.map(zeros, _columns(row)), none, none

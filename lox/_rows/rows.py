@@ -29,7 +29,9 @@ class Where:
         self._eqn = eqn
 
     def __str__(self) -> str:
-        return "a line that is not known" if self._eqn is None else tracing.where(self._eqn)
+        if self._eqn is None:
+            return "a line that is not known"
+        return tracing.source_line(self._eqn)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Where)
@@ -151,7 +153,7 @@ def concatenate(key: str, parts: Sequence[Rows]) -> Rows:
 
 def _alike(xs: Sequence[Any]) -> list:
     """Where shardings are explicit, all as the first."""
-    return [xs[0], *(sharding.alike(x, xs[0]) for x in xs[1:])]
+    return [xs[0], *(sharding.shard_like(x, xs[0]) for x in xs[1:])]
 
 
 def common(key: str, parts: Sequence[Rows], time: bool = False) -> Rows:
@@ -172,7 +174,7 @@ def common(key: str, parts: Sequence[Rows], time: bool = False) -> Rows:
 
         def abstract(x):
             axes = [*[None] * time, *lanes, *range(n, jnp.ndim(x))]
-            return sharding.shaped(front + jnp.shape(x)[n:], x.dtype, x, axes)
+            return sharding.abstract_array(front + jnp.shape(x)[n:], x.dtype, x, axes)
 
         return abstract
 
@@ -210,7 +212,9 @@ def conform(rows: Rows | None, target: Rows, length: int | None = None) -> Rows:
     length = target.length if length is None else length
     if rows is None:
         empty = target.map(
-            lambda x: sharding.alike(jnp.zeros(_resized(x, target, length), x.dtype), x)
+            lambda x: sharding.shard_like(
+                jnp.zeros(_resized(x, target, length), x.dtype), x
+            )
         )
         none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), target.count)
         return empty.replace(masks=jax.tree.map(jnp.ones_like, empty.masks), count=none)

@@ -136,7 +136,7 @@ def _count_rows(program: Any) -> Counter[str]:
 
 
 def _rows_of(eqn: Any) -> Mapping[str, float]:
-    name = equations.name_of(eqn)
+    name = equations.primitive_name(eqn)
     if eqn.primitive is log_p:
         return Counter(eqn.params["keys"])
     if name == "cond":

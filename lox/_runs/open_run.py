@@ -33,7 +33,7 @@ def _abstract_eval(token, key, *, logger):
 
 @init_p.def_impl
 def _impl(token, key, *, logger):
-    if not (sharding.is_here(key) or key.is_fully_replicated):
+    if not (sharding.is_addressable(key) or key.is_fully_replicated):
         return jax.jit(ft.partial(init_p.bind, logger=logger))(token, key)
     return jnp.asarray(_open_on_host(logger, key))
 
@@ -45,7 +45,7 @@ def _batch(args, axes, *, logger):
 
 def _lowering(host_result: Any) -> Any:
     def lower(context, *args, logger):
-        devices = sharding.partitioned_over(context)
+        devices = sharding.partitioned_devices(context)
         callers = callers_among(devices, everywhere=True)
 
         def lowered(device, token, key):
@@ -65,7 +65,7 @@ def _lowering(host_result: Any) -> Any:
 
         # Each process begins the runs; one device says what their ids are.
         sender = callers[0] if callers else None
-        return sharding.lower_on_each(lowered, context, *args, sender=sender)
+        return sharding.lower_per_device(lowered, context, *args, sender=sender)
 
     return lower
 
@@ -73,12 +73,12 @@ def _lowering(host_result: Any) -> Any:
 def _open_on_host(logger: HostLogger, key: Any) -> np.ndarray:
     key = np.asarray(key)
     rows = key.reshape(-1, key.shape[-1])
-    ids = logger.open_runs(rows, jax.process_index(), sharding.agreed)
+    ids = logger.open_runs(rows, jax.process_index(), sharding.agree_on)
     end_runs_first()
     return ids.reshape(key.shape[:-1])
 
 
 batching.primitive_batchers[init_p] = _batch
-sharding.requires_devices(init_p)
-mlir.register_lowering(init_p, _lowering(host_call.host_result))
-mlir.register_lowering(init_p, _lowering(host_call.cpu_host_result), platform="cpu")
+sharding.require_devices(init_p)
+mlir.register_lowering(init_p, _lowering(host_call.portable_result))
+mlir.register_lowering(init_p, _lowering(host_call.cpu_result), platform="cpu")

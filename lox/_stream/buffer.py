@@ -102,7 +102,7 @@ class Pool:
 def is_bounded(jaxpr: Any) -> bool:
     """Whether it is known how many rows are logged at most."""
     return all(
-        equations.name_of(eqn) not in ("while", "shard_map")
+        equations.primitive_name(eqn) not in ("while", "shard_map")
         and all(map(is_bounded, equations.jaxprs_in(eqn.params)))
         for eqn in jaxpr.eqns
         if log_effect in eqn.effects
@@ -121,8 +121,8 @@ def hands_on(eqn: Any) -> bool:
 
 
 def _can_hand_on(eqn: Any) -> bool:
-    if equations.name_of(eqn) != "while":
-        return equations.name_of(eqn) in ("lox_log", "jit", "pjit", "scan", "cond")
+    if equations.primitive_name(eqn) != "while":
+        return equations.primitive_name(eqn) in ("lox_log", "jit", "pjit", "scan", "cond")
     # Not when it is asked whether to go on, nor where examples finish one by one.
     predicate = eqn.params["cond_jaxpr"]
     return not predicate.effects and not predicate.out_avals[0].shape

@@ -54,11 +54,11 @@ def _zero(x: jax.Array) -> jax.Array:
 
 @emit_p.def_impl
 def _impl(token, *leaves, form, callback, **params):
-    shared = [x for x in leaves if not sharding.is_here(x)]
+    shared = [x for x in leaves if not sharding.is_addressable(x)]
     if not all(x.is_fully_replicated for x in shared):
         again = ft.partial(emit_p.bind, form=form, callback=callback, **params)
         return jax.jit(again)(token, *leaves)
-    if shared and not (_is_everywhere(callback) or sharding.is_first(shared)):
+    if shared and not (_is_everywhere(callback) or sharding.is_first_process(shared)):
         return [token]
     arrays = [np.array(x) for x in leaves]
     if any(_is_wanted(record) for record in jax.tree.unflatten(form, arrays)):
@@ -69,11 +69,11 @@ def _impl(token, *leaves, form, callback, **params):
 
 def _lowering(call_host: Callable) -> Callable:
     def lower(context, *args, form, callback, keys):
-        alone = sharding.runs_alone(context)
-        devices = sharding.partitioned_over(context)
+        alone = sharding.runs_on_one_device(context)
+        devices = sharding.partitioned_devices(context)
         callers = callers_among(devices, everywhere=_is_everywhere(callback))
         if not alone:
-            every = devices or sharding.mapped_over(context)
+            every = devices or sharding.devices_of_shard_map(context)
             _check_processes(callback, keys, every, callers)
 
         def lowered(device, token, *leaves):
@@ -97,10 +97,10 @@ def _lowering(call_host: Callable) -> Callable:
 
         def on_device(device, token, *leaves):
             run = ft.partial(lowered, device)
-            run = run if callers else sharding.once_a_device(run)
+            run = run if callers else sharding.once_per_device(run)
             return run(same(token), *leaves)
 
-        return sharding.lower_on_each(on_device, context, *args)
+        return sharding.lower_per_device(on_device, context, *args)
 
     return lower
 
@@ -136,9 +136,9 @@ def _is_wanted(record: Record) -> Any:
     return True if record.valid is None else record.valid.any()
 
 
-_quickly = _lowering(host_call.cpu_host_call)
-_portably = _lowering(host_call.portable_host_call)
+_quickly = _lowering(host_call.cpu_call)
+_portably = _lowering(host_call.portable_call)
 
-sharding.requires_devices(emit_p)
+sharding.require_devices(emit_p)
 mlir.register_lowering(emit_p, _portably)
 mlir.register_lowering(emit_p, _quickly, platform="cpu")

@@ -157,7 +157,7 @@ def _expected(program: Any) -> float:
 
 
 def _iterations(eqn: Any) -> float:
-    name, params = equations.name_of(eqn), eqn.params
+    name, params = equations.primitive_name(eqn), eqn.params
     if name == "while":
         return math.inf
     jaxprs = list(equations.jaxprs_in(params))
@@ -178,7 +178,7 @@ def _loops(program: Any) -> list:
 
 def _is_or_holds_loop(eqn: Any) -> bool:
     """What has no rule is left alone."""
-    name = equations.name_of(eqn)
+    name = equations.primitive_name(eqn)
     is_loop = name in ("scan", "while")
     inside = equations.jaxprs_in(eqn.params) if name in rules else ()
     return is_loop or any(map(_loops, inside))

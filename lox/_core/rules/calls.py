@@ -34,7 +34,7 @@ def _jitted(eqn: JaxprEqn) -> Callable:
             return interpreter(reference(), *args)
 
         fun.__name__ = fun.__qualname__ = eqn.params["name"]
-        jitted[options] = equations.jit(fun, options)
+        jitted[options] = equations.jit_with(fun, options)
     return jitted[options]
 
 

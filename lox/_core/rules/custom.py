@@ -285,5 +285,5 @@ def _is_differentiable(x: Any) -> bool:
 def _zero(x: Any) -> Any:
     """A tangent or cotangent of `x` that is zero."""
     if _is_differentiable(x):
-        return sharding.varied(jnp.zeros(x.shape, x.dtype), sharding.varying(x))
+        return sharding.make_varying(jnp.zeros(x.shape, x.dtype), sharding.varying_axes(x))
     return np.zeros(x.shape, jax.dtypes.float0)

@@ -78,7 +78,8 @@ def _spread(entries: Mapping[str, Entry], eqn: JaxprEqn) -> list[str]:
 
     def differs(own: Entry) -> bool:
         is_combined = isinstance(own, Accumulator) and bool(own.reduction.devices)
-        return is_combined or any(sharding.varying(x) & axes for x in jax.tree.leaves(own))
+        leaves = jax.tree.leaves(own)
+        return is_combined or any(sharding.varying_axes(x) & axes for x in leaves)
 
     return [
         key

@@ -24,9 +24,9 @@ from lox._jax import equations, patches, tracing
 @patches.implements("scan under grad")
 def _anchored_scan(bind: Callable, *args, **params):
     """Tie the records in a `scan` that is being differentiated to the loop."""
-    params = equations.scan_params(args, params)
+    params = equations.with_kept_linear(args, params)
     jaxpr, sizes = params["jaxpr"], equations.scan_sizes(params)
-    if not holds_records(jaxpr) or not tracing.differentiating():
+    if not holds_records(jaxpr) or not tracing.is_differentiating():
         return bind(*args, **params)
     if _is_anchored.get() or not _has_loose_records(jaxpr.jaxpr, sizes[0]):
         with tracing.setting(_is_anchored, False):  # The loops inside are not anchored yet.
@@ -57,7 +57,7 @@ def _pruned_while(bind: Callable, *args, **params):
         return bind(*args, **params)
     if _known_records.get() is not None:
         _known_records.set(len(list(records_in(params))))
-    if not tracing.differentiating():
+    if not tracing.is_differentiating():
         return bind(*args, **params)
     body = _without_records(params["body_jaxpr"])
     used = [True] * params["cond_nconsts"] + equations.used_inputs(body)

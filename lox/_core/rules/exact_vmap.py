@@ -33,7 +33,7 @@ def _batched_cond(original: Callable, axis, args, dims, *, branches, **params):
         branch = Branch(number, i, len(branches))
         return Interpreter(Mask(index == i, branch))(branches[i], *operands)[0]
 
-    avals = [tracing.unbatched(index, axis.size, dims[0]), *branches[0].in_avals]
+    avals = [tracing.unbatched_aval(index, axis.size, dims[0]), *branches[0].in_avals]
     new = tuple(stage(ft.partial(masked, i), *avals).jaxpr for i in range(len(branches)))
     # The index is an operand, too.
     args, dims = [index, index, *operands], [dims[0], *dims]

@@ -84,7 +84,7 @@ def _scan(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, lo
     run = scan if size is None else ft.partial(scan_in_chunks, size=size)
     buffering = _buffering(interpreter, eqn, lambda: logs(1))
     inside, body = buffering or interpreter, Body(step, prepare)
-    with equations.linear_as(eqn, args):
+    with equations.keep_linear(eqn, args):
         carry, ys, left = run(inside, body, init, xs, length, options)
     return [*carry, *ys], flushed(buffering, left) if buffering else left
 
