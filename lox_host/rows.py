@@ -115,6 +115,32 @@ class Block:
 _ARRAYS = ("runs", "steps", "values", "order", "valid", "masks")
 
 
+@dataclasses.dataclass(frozen=True)
+class FlatRows:
+    """Rows of one key, with the arrays of its value by name, for curves and tables.
+
+    Each array has an axis of rows in front, and then the axes of examples.
+
+    Attributes:
+        arrays: The arrays of the value by name, `key/path/in/the/tree`.
+        steps: The steps by name.
+        masks: For steps that only some rows or examples have, which.
+        valid: Which examples logged. None: all of them.
+        examples: The sizes of the axes that come from `vmap`.
+        has_time: Whether there was an axis of time. Without one, there is a single row.
+    """
+
+    arrays: dict[str, np.ndarray]
+    steps: dict[str, np.ndarray]
+    masks: dict[str, np.ndarray]
+    valid: np.ndarray | None
+    examples: tuple[int, ...]
+    has_time: bool
+
+    def __len__(self) -> int:
+        return len(next(iter(self.arrays.values())))
+
+
 class Row(NamedTuple):
     """What one run logged at one step."""
 

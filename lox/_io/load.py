@@ -66,12 +66,6 @@ def load(
     return logdict.of(_stack_runs(path, logs))
 
 
-def of_run(reader: Reader, run: int) -> logdict:
-    """Return all that a run logged in one session."""
-    [own] = read_key_rows(reader, [run]).values()
-    return logdict.of({key: _rows(rows) for key, rows in own.items()})
-
-
 @retry_if_stale
 def _load(
     path: Path,

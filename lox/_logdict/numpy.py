@@ -1,15 +1,16 @@
 """Logs as NumPy arrays, and what other conversions need: their names and axes."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from lox._rows.rows import Rows, embedding, without_keys
+from lox._rows.rows import Rows, without_keys
+from lox_host.axes import batch_axis_names
+from lox_host.rows import FlatRows
+from lox_host.table import plain
 
 
 class HasRows(Protocol):
@@ -41,61 +42,28 @@ def leaves(key: str, rows: Rows) -> Iterator[tuple[str, np.ndarray]]:
 
 def axis_names(rows: Mapping[str, Rows]) -> dict[str, tuple[str, ...]]:
     """Name the batch axes of each key, from the outermost to the innermost."""
-    shapes = {key: sizes(key_rows) for key, key_rows in rows.items()}
-    widest = max(shapes.values(), key=len, default=())
-    names = _numbered("batch", len(widest))
-    found = {}
-    for key, shape in shapes.items():
-        axes = embedding(shape, widest)
-        # Where it cannot be told which of the axes these are, they have names of their own.
-        own_names = _numbered(f"batch_{key}", len(shape))
-        found[key] = own_names if axes is None else tuple(names[i] for i in axes)
-    return found
+    return batch_axis_names({key: sizes(key_rows) for key, key_rows in rows.items()})
 
 
-def _numbered(name: str, count: int) -> tuple[str, ...]:
-    return (name,) if count == 1 else tuple(f"{name}_{i}" for i in range(count))
+def flat_rows(rows: Mapping[str, Rows]) -> dict[str, FlatRows]:
+    """Return the rows of each key, all on the host, with the axis of rows in front."""
+    return {key: _flat_rows(key, key_rows) for key, key_rows in rows.items()}
 
 
-def by_example(rows: Rows, x: np.ndarray) -> np.ndarray:
-    """Bring an array of rows to the axes `*examples, time, ...`."""
-    lead, n = rows.lead, len(rows.batch)
-    if rows.time:
-        return np.moveaxis(x, lead, lead + n)
-    return np.expand_dims(x, lead + n)
+def _flat_rows(key: str, rows: Rows) -> FlatRows:
+    # (*lead, [time,] *batch, ...) -> (rows, *examples, ...)
+    first = rows.map(lambda x: np.moveaxis(x, rows.lead, 0) if rows.time else x[None])
+    return FlatRows(
+        arrays=dict(leaves(key, first)),
+        steps=first.steps,
+        masks=first.masks,
+        valid=first.valid,
+        examples=sizes(rows),
+        has_time=rows.time,
+    )
 
 
 def sizes(rows: Rows) -> tuple[int, ...]:
     """Return the sizes of all batch axes, those in front of time first."""
     front = np.shape(jax.tree.leaves(rows.value)[0])[: rows.lead]
     return (*front, *rows.batch)
-
-
-def filled(values: np.ndarray, present: np.ndarray | None) -> np.ndarray:
-    """Put NaN where a value is missing. Then integers become floats."""
-    if present is None or np.all(present):
-        return values
-    if values.dtype.kind not in "fc":
-        values = values.astype(np.float64)
-    shape = np.shape(present) + (1,) * (values.ndim - np.ndim(present))
-    return np.where(np.reshape(present, shape), values, values.dtype.type(np.nan))
-
-
-def plain(x: np.ndarray) -> np.ndarray:
-    """Return the array in a dtype of NumPy's own, which tables know."""
-    if x.dtype.isbuiltin == 1 or x.dtype.kind in "OSU":
-        return x
-    if jnp.issubdtype(x.dtype, jnp.floating):
-        return x.astype(np.float32)
-    unsigned = jnp.issubdtype(x.dtype, jnp.unsignedinteger)
-    return x.astype(np.uint8 if unsigned else np.int8)
-
-
-def check_names(names: Sequence[str], method: str) -> None:
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
-    if twice:
-        raise ValueError(
-            f"`logs.{method}` would have two things called {twice[0]!r}: the keys, the "
-            "steps and the axes (`batch`, `row`, `time`) need different names. Rename "
-            'the keys, such as with `logs.prefix("log/")`.'
-        )

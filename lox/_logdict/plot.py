@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lox._logdict.numpy import HasRows, leaves, to_numpy
-from lox._rows.rows import Rows
+from lox._logdict.numpy import HasRows, flat_rows, to_numpy
 from lox_host.display.curves import BANDS, Curve, curves_of, scalar_steps
 from lox_host.display.panels import draw_panel, grid
 from lox_host.extras import imported
+from lox_host.rows import FlatRows
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -52,7 +52,7 @@ def plot(  # noqa: D417
     if band not in (*BANDS, None):
         names = ", ".join(map(repr, (*BANDS, None)))
         raise ValueError(f"There is no band {band!r}. There are {names}.")
-    curves = _curves(to_numpy(logs.rows(), "plot"), keys, x)
+    curves = _curves(flat_rows(to_numpy(logs.rows(), "plot")), keys, x)
     if axes is None:
         panels = grid(plt.figure(layout="constrained"), len(curves))
     else:
@@ -69,16 +69,16 @@ def plot(  # noqa: D417
 
 
 def _curves(
-    rows: Mapping[str, Rows], keys: str | Iterable[str] | None, x: str | None
+    rows: Mapping[str, FlatRows], keys: str | Iterable[str] | None, x: str | None
 ) -> list[Curve]:
     """Return the curves of the keys that are asked for, at least one."""
     if keys is None:
-        names = [key for key in rows if rows[key].time]
+        names = [key for key in rows if rows[key].has_time]
     else:
         names = [keys] if isinstance(keys, str) else list(keys)
         for name in names:
             _check(rows, name, x)
-    curves = [curve for name in names for curve in _key_curves(name, rows[name], x)]
+    curves = [curve for name in names for curve in curves_of(rows[name], x)]
     if curves:
         return curves
     what = "these logs" if keys is None else f"the keys {sorted(names)}"
@@ -89,39 +89,15 @@ def _curves(
     )
 
 
-def _check(rows: Mapping[str, Rows], key: str, x: str | None) -> None:
+def _check(rows: Mapping[str, FlatRows], key: str, x: str | None) -> None:
     if key not in rows:
         raise ValueError(f"There is no key {key!r}. The keys are {sorted(rows)}.")
-    steps = scalar_steps(_rows_first(rows[key]).steps, _batch_axes(rows[key]))
+    steps = scalar_steps(rows[key])
     if x not in (None, "row", *steps):
         raise ValueError(
             f"{key!r} has no step {x!r}. Its steps are {steps}; "
             '`x="row"` is the number of the row.'
         )
-
-
-def _key_curves(key: str, rows: Rows, x: str | None) -> list[Curve]:
-    """Return the curves of one key, which is on the host."""
-    batch_axes, rows = _batch_axes(rows), _rows_first(rows)
-    return curves_of(
-        leaves(key, rows),
-        rows.steps,
-        x=x,
-        batch_axes=batch_axes,
-        valid=rows.valid,
-        masks=rows.masks,
-    )
-
-
-def _batch_axes(rows: Rows) -> int:
-    return rows.lead + len(rows.batch)
-
-
-def _rows_first(rows: Rows) -> Rows:
-    # (*lead, [time,] *batch, ...) -> (rows, *examples, ...)
-    if rows.time:
-        return rows.map(lambda x: np.moveaxis(x, rows.lead, 0))
-    return rows.map(lambda x: x[None])
 
 
 def _given(axes: Any, count: int) -> "list[matplotlib.axes.Axes]":

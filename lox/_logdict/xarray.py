@@ -8,17 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lox._logdict.numpy import (
-    HasRows,
-    axis_names,
-    check_names,
-    filled,
-    leaves,
-    plain,
-    to_numpy,
-)
+from lox._logdict.numpy import HasRows, axis_names, leaves, to_numpy
 from lox._rows.rows import Rows
 from lox_host.extras import imported
+from lox_host.table import check_names, filled, plain
 
 if TYPE_CHECKING:
     import xarray

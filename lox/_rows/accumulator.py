@@ -16,9 +16,9 @@ from lox._rows.rows import (
     Where,
     check_batch,
     describe,
-    embedding,
     static,
 )
+from lox_host.axes import embedding
 
 
 @jax.tree_util.register_dataclass

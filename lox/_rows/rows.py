@@ -1,7 +1,6 @@
 """The rows of one key: its values in time, with their steps and which of them exist."""
 
 import dataclasses
-import itertools as it
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from lox._jax import sharding, tracing
+from lox_host.axes import embedding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -329,16 +329,6 @@ def per_example(rows: Any, size: int) -> Any:
         return rows.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)))
     front = rows.map(lambda x: jnp.moveaxis(x, int(rows.time), 0))
     return front.without_batch_axis()
-
-
-def embedding(small: tuple[int, ...], large: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Which axes of `large` those of `small` are, if there is only one way."""
-    ways = [
-        at
-        for at in it.combinations(range(len(large)), len(small))
-        if tuple(large[i] for i in at) == small
-    ]
-    return ways[0] if len(ways) == 1 else None
 
 
 def check_batch(key: str, part: Any, widest: Any) -> None:

@@ -4,12 +4,13 @@ import contextlib
 import importlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from lox_host.cli.errors import CLIError
 from lox_host.cli.select_runs import SelectedRun, by_session, select_all
 from lox_host.display.text import count
 from lox_host.extras import imported
+from lox_host.store import KeyRows, open_session, read_key_rows, retry_if_stale
+from lox_host.table import in_polars, table
 from lox_host.writer import Writer
 from lox_host.writers._files import create
 from lox_host.writers.replay import read_recording, replay
@@ -65,12 +66,18 @@ def _writer(to: str, folder: str, project: str) -> Writer:
 
 
 def _write_parquet(runs: Sequence[SelectedRun], folder: Path) -> None:
-    imported("polars", "`lox export --to parquet`", "polars")
-    from lox._io.load import of_run  # with JAX
+    pl = imported("polars", "`lox export --to parquet`", "polars")
+    for reader, selected in by_session(runs).items():
+        key_rows = _read(reader.folder, [run.id for run in selected])
+        for run in selected:
+            flat = {key: rows.flat(key) for key, rows in key_rows[run.id].items()}
+            path = create(folder, run.run, ".parquet")
+            in_polars(pl, table(flat)).write_parquet(path)
 
-    for run in runs:
-        table: Any = of_run(run.reader, run.id).to_polars()
-        table.write_parquet(create(folder, run.run, ".parquet"))
+
+@retry_if_stale
+def _read(session: Path, ids: Sequence[int]) -> dict[int, dict[str, KeyRows]]:
+    return read_key_rows(open_session(session), ids)
 
 
 def _check(to: str, out: str | None, project: str | None) -> None:

@@ -15,7 +15,6 @@ from lox_host.display.panels import draw_panel, grid
 from lox_host.display.text import count
 from lox_host.extras import imported
 from lox_host.store import KeyRows, read_key_rows, retry_if_stale
-from lox_host.tree import leaves
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,14 +75,7 @@ def _curves_of_run(
     for key, rows in key_rows.items():
         # Without `-k`, what was logged once is no curve.
         if keys or rows.has_time:
-            curves += curves_of(
-                leaves(rows.value, key),
-                rows.steps,
-                x=x,
-                batch_axes=rows.form.batch,
-                valid=rows.valid,
-                masks=rows.masks,
-            )
+            curves += curves_of(rows.flat(key), x)
     return [curve for curve in curves if is_wanted(curve.name, keys)]
 
 

@@ -13,11 +13,12 @@ at the steps 0, 1, 2, where each reaches: 4, 4, 2.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from lox_host.display.panels import Panel, Points
+from lox_host.rows import FlatRows
 
 MANY = 2000  # points of the mean of curves that have no steps in common
 
@@ -60,41 +61,24 @@ class Curve:
         )
 
 
-def curves_of(
-    arrays: Iterable[tuple[str, np.ndarray]],
-    steps: Mapping[str, np.ndarray],
-    *,
-    x: str | None,
-    batch_axes: int,
-    valid: np.ndarray | None = None,
-    masks: Mapping[str, np.ndarray] = {},
-) -> list[Curve]:
+def curves_of(rows: FlatRows, x: str | None) -> list[Curve]:
     """Return a curve for each real scalar among the arrays of one key.
 
     Args:
-        arrays: The arrays of the value with their names, `(rows, *examples, ...)`.
-        steps: The steps by name, `(rows, *examples, ...)`.
+        rows: The rows of the key.
         x: The step to draw against, `"row"` for the number of the row, or None for `step`,
             or else the first by name, or else the row. There is no curve if the key has no
             such step.
-        batch_axes: The number of axes of examples.
-        valid: Which rows were logged, `(rows, *examples)`. None: all of them.
-        masks: For steps that only some rows have, which.
     """
-    names = scalar_steps(steps, batch_axes)
-    scalars = {
-        name: array
-        for name, array in arrays
-        if array.ndim == 1 + batch_axes and _is_real(array.dtype)
-    }
-    if not scalars or x not in (None, "row", *names):
+    names = scalar_steps(rows)
+    if x not in (None, "row", *names):
         return []
     step = x or next(iter(names), "row")
-    shape = next(iter(scalars.values())).shape
-    is_there = np.ones(shape, bool) if valid is None else valid
-    if step in steps:
-        positions = steps[step]
-        is_there = is_there & masks.get(step, np.True_)
+    shape = len(rows), *rows.examples
+    is_there = np.ones(shape, bool) if rows.valid is None else rows.valid
+    if step in rows.steps:
+        positions = rows.steps[step]
+        is_there = is_there & rows.masks.get(step, np.True_)
     else:
         # Rows are numbered without those that were not logged.
         positions = np.cumsum(is_there, axis=0) - 1
@@ -108,14 +92,16 @@ def curves_of(
         return [(i[ok].astype(np.float64), y[ok].astype(np.float64)) for i, y, ok in lines]
 
     return [
-        Curve(name, step, points(values), is_batch=batch_axes > 0)
-        for name, values in scalars.items()
+        Curve(name, step, points(values), is_batch=len(rows.examples) > 0)
+        for name, values in rows.arrays.items()
+        if values.ndim == len(shape) and _is_real(values.dtype)
     ]
 
 
-def scalar_steps(steps: Mapping[str, np.ndarray], batch_axes: int) -> list[str]:
+def scalar_steps(rows: FlatRows) -> list[str]:
     """Return the names of the steps that are numbers, `step` before others."""
-    names = [name for name, array in steps.items() if array.ndim == 1 + batch_axes]
+    axes = 1 + len(rows.examples)
+    names = [name for name, array in rows.steps.items() if array.ndim == axes]
     return sorted(names, key=lambda name: (name != "step", name))
 
 

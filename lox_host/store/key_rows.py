@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from lox_host.rows import Block, Form, merge_blocks
+from lox_host.rows import Block, FlatRows, Form, merge_blocks
 from lox_host.store.reader import Reader
 from lox_host.tree import Tree, leaves, map_arrays
 
@@ -56,6 +56,12 @@ class KeyRows:
     def has_time(self) -> bool:
         """Whether there is an axis of time: a single row may stand for itself."""
         return self.form.time or len(self) != 1
+
+    def flat(self, key: str) -> FlatRows:
+        """Return the same with the arrays of the value by name, `key/path`."""
+        arrays = dict(leaves(self.value, key))
+        others = self.steps, self.masks, self.valid, self.examples, self.has_time
+        return FlatRows(arrays, *others)
 
 
 def read_key_rows(

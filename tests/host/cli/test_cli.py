@@ -482,6 +482,7 @@ def test_no_command_imports_jax_or_lox(store):
         "plot": "matplotlib",
         "export --to csv": "csv",
         "export --to json": "json",
+        "export --to parquet": "polars",
         "export --to tensorboard": "tensorboard",
     }
     commands = ["ls", "show", "tail --no-follow", "completion bash", *needed]

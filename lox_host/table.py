@@ -1,0 +1,270 @@
+"""One table of all keys, for pandas, polars and Parquet. NumPy only.
+
+Rows of different keys stand in one line where they have the same labels, which are their
+batch indices and their steps:
+
+    loss at steps 0, 1, 2           step  loss  test
+    test at step 2            ->       0   6.0
+                                       1   3.0
+                                       2   2.0   6.0
+
+NumPy finds the lines, not the joins of pandas and polars. So both tables have one source,
+steps may be arrays, on which neither library joins, and integers stay integers in a column
+that is not full.
+"""
+
+import dataclasses
+import functools as ft
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lox_host.axes import batch_axis_names
+from lox_host.rows import FlatRows
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+
+class Cells(NamedTuple):
+    """Values, and which of them there are."""
+
+    values: np.ndarray
+    present: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledRows:
+    """The rows of one key that exist, those of the first example first.
+
+    Attributes:
+        indices: The indices of the examples, by the name of the batch axis.
+        steps: The steps, by name.
+        values: The arrays of the value, by name.
+        length: How many rows there are.
+    """
+
+    indices: dict[str, Cells]
+    steps: dict[str, Cells]
+    values: dict[str, np.ndarray]
+    length: int
+
+    def labels(self, name: str) -> Cells:
+        """Return a batch index or a step of all rows; nothing where the key has none."""
+        nothing = Cells(np.zeros(self.length, int), np.zeros(self.length, bool))
+        return self.indices.get(name, self.steps.get(name, nothing))
+
+
+def table(rows: Mapping[str, FlatRows]) -> dict[str, Cells]:
+    """Return the columns: batch indices, `row`, steps, and the arrays of all keys.
+
+    There is a line for each batch index and combination of steps. Where a key has several
+    rows with the same of these, its n-th stands beside the n-th of another key; without
+    steps, that is the number of the row.
+    """
+    if not rows:
+        return {}
+    names = batch_axis_names({key: flat.examples for key, flat in rows.items()})
+    keys = [_labelled(flat, names[key]) for key, flat in rows.items()]
+    batch = dict.fromkeys(name for key in keys for name in key.indices)
+    steps = dict.fromkeys(name for key in keys for name in key.steps)
+    for name in steps:
+        _check_shape(name, [key.steps[name] for key in keys if name in key.steps])
+    # From here on, the rows of all keys stand behind each other.
+    labels = {n: _concatenated([key.labels(n) for key in keys]) for n in [*batch, *steps]}
+    owner = np.repeat(np.arange(len(keys)), [key.length for key in keys])
+    lines, numbers = _lines(labels.values(), owner)
+    height = lines.max(initial=-1) + 1
+    columns = [(name, _spread(height, lines, labels[name])) for name in batch]
+    if any(map(_has_bare_rows, rows.values())):
+        has_step = ft.reduce(np.logical_or, [labels[n].present for n in steps], owner < 0)
+        columns.append(("row", _spread(height, lines, Cells(numbers, ~has_step))))
+    columns += [(name, _spread(height, lines, labels[name])) for name in steps]
+    for i, key in enumerate(keys):
+        everywhere = np.ones(key.length, bool)
+        for name, values in key.values.items():
+            cells = Cells(values, everywhere)
+            columns.append((name, _spread(height, lines[owner == i], cells)))
+    check_names([name for name, _ in columns], "to_pandas` or `to_polars")
+    return dict(columns)
+
+
+def _labelled(rows: FlatRows, names: tuple[str, ...]) -> LabelledRows:
+    shape = *rows.examples, len(rows)
+    valid = np.ones(shape, bool)
+    if rows.valid is not None:
+        valid = np.moveaxis(rows.valid, 0, -1)
+    length = int(valid.sum())
+    everywhere = np.ones(length, bool)
+
+    def flat(x: np.ndarray) -> np.ndarray:
+        # (rows, *examples, ...) -> (*examples, rows, ...) -> (rows that exist, ...)
+        x = np.moveaxis(x, 0, len(rows.examples))
+        return plain(x.reshape(math.prod(shape), *x.shape[len(shape) :])[valid.reshape(-1)])
+
+    indices = np.argwhere(valid)
+    masks = {name: flat(mask) for name, mask in rows.masks.items()}
+    return LabelledRows(
+        indices={name: Cells(indices[:, i], everywhere) for i, name in enumerate(names)},
+        steps={
+            name: Cells(flat(step), masks.get(name, everywhere))
+            for name, step in rows.steps.items()
+        },
+        values={name: flat(array) for name, array in rows.arrays.items()},
+        length=length,
+    )
+
+
+def _has_bare_rows(rows: FlatRows) -> bool:
+    """Return whether there is a time axis, and some rows may have no step."""
+    return rows.has_time and rows.steps.keys() <= rows.masks.keys()
+
+
+def _concatenated(parts: list[Cells]) -> Cells:
+    # The type and shape of a column are those of the parts that have something in it.
+    known = [part for part in parts if part.present.any()]
+    like = [part.values for part in known or parts]
+    present = np.concatenate([part.present for part in parts])
+    dtype = np.result_type(*(values.dtype for values in like))
+    values = np.zeros((len(present), *like[0].shape[1:]), dtype)
+    if known:
+        values[present] = np.concatenate([part.values[part.present] for part in known])
+    return Cells(values, present)
+
+
+def _lines(labels: Iterable[Cells], owner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the line of each row, and its number among those of its key and labels."""
+    label = _ranks([owner * 0, *map(_codes, labels)])
+    number = _numbered(_ranks([label, owner]))
+    line = _ranks([label, number])
+    grows = np.diff(line) > 0
+    if not grows[np.diff(owner) == 0].all():
+        # Steps that do not grow: the lines stay in the order of logging.
+        _, first = np.unique(line, return_index=True)
+        line = np.argsort(np.argsort(first))[line]
+    return line, number
+
+
+def _codes(cells: Cells) -> np.ndarray:
+    """Number the values in their order, with the largest number where there is none."""
+    values = cells.values[cells.present]
+    axis = 0 if values.ndim > 1 else None
+    unique, inverse = np.unique(values, return_inverse=True, axis=axis)
+    codes = np.full(len(cells.present), len(unique))
+    codes[cells.present] = inverse.reshape(-1)
+    return codes
+
+
+def _ranks(codes: Iterable[np.ndarray]) -> np.ndarray:
+    """Return one number in place of several, in their lexicographic order."""
+
+    def fold(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.unique(a * (b.max(initial=0) + 1) + b, return_inverse=True)[1]
+
+    return ft.reduce(fold, codes)
+
+
+def _numbered(group: np.ndarray) -> np.ndarray:
+    """Return for each element how many equal ones there are before it."""
+    sizes = np.bincount(group)
+    number = np.empty_like(group)
+    starts = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    number[np.argsort(group, kind="stable")] = np.arange(len(group)) - starts
+    return number
+
+
+def _spread(height: int, lines: np.ndarray, cells: Cells) -> Cells:
+    """Put values on their lines of a column."""
+    values = np.zeros((height, *cells.values.shape[1:]), cells.values.dtype)
+    present = np.zeros(height, bool)
+    values[lines[cells.present]] = cells.values[cells.present]
+    present[lines[cells.present]] = True
+    return Cells(values, present)
+
+
+def in_pandas(pd: ModuleType, columns: Mapping[str, Cells]) -> "pandas.DataFrame":
+    """Return the table in pandas, which is given."""
+    return pd.DataFrame({name: _in_pandas(pd, cells) for name, cells in columns.items()})
+
+
+def in_polars(pl: ModuleType, columns: Mapping[str, Cells]) -> "polars.DataFrame":
+    """Return the table in polars, which is given."""
+    return pl.DataFrame([_in_polars(pl, name, cells) for name, cells in columns.items()])
+
+
+def _in_pandas(
+    pd: ModuleType, cells: Cells
+) -> "np.ndarray | pandas.api.extensions.ExtensionArray":
+    values, present = cells
+    if values.ndim > 1 or values.dtype.kind not in "biufc":
+        column = np.empty(len(values), object)
+        for i in np.flatnonzero(present):
+            column[i] = values[i]
+        return column
+    if present.all() or values.dtype.kind in "fc":
+        return filled(values, present)
+    kind = pd.arrays.BooleanArray if values.dtype == bool else pd.arrays.IntegerArray
+    return kind(values, ~present)
+
+
+def _in_polars(pl: ModuleType, name: str, cells: Cells) -> "polars.Series":
+    values, present = cells
+    if values.dtype == np.float16:
+        values = values.astype(np.float32)
+    if values.dtype.kind == "c":
+        parts = {"real": np.real(values), "imag": np.imag(values)}
+        fields = [_in_polars(pl, part, Cells(x, present)) for part, x in parts.items()]
+        column = pl.DataFrame(fields).to_struct(name)
+    elif values.ndim > 1:
+        inner = pl.Series(values[:0].reshape(-1)).dtype
+        lists = [x.tolist() if ok else None for x, ok in zip(values, present, strict=True)]
+        return pl.Series(name, lists, dtype=pl.Array(inner, values.shape[1:]))
+    else:
+        column = pl.Series(name, values)
+    if present.all():
+        return column
+    nothing = pl.repeat(None, len(present), dtype=column.dtype, eager=True)
+    return column.zip_with(pl.Series(present), nothing)
+
+
+def _check_shape(name: str, steps: list[Cells]) -> None:
+    shapes = {step.values.shape[1:] for step in steps}
+    if len(shapes) > 1:
+        raise ValueError(
+            f"The step {name!r} has the shapes {sorted(shapes)} for different keys, which "
+            "one column cannot hold. Make several tables: `logs.filter(...).to_pandas()`."
+        )
+
+
+def plain(x: np.ndarray) -> np.ndarray:
+    """Return the array in a dtype of NumPy's own, which tables know."""
+    if x.dtype.isbuiltin != 2:  # none of those that `ml_dtypes` adds
+        return x
+    if "int" not in x.dtype.name:
+        return x.astype(np.float32)
+    return x.astype(np.uint8 if x.dtype.name.startswith("uint") else np.int8)
+
+
+def filled(values: np.ndarray, present: np.ndarray | None) -> np.ndarray:
+    """Put NaN where a value is missing. Then integers become floats."""
+    if present is None or np.all(present):
+        return values
+    if values.dtype.kind not in "fc":
+        values = values.astype(np.float64)
+    shape = np.shape(present) + (1,) * (values.ndim - np.ndim(present))
+    return np.where(np.reshape(present, shape), values, values.dtype.type(np.nan))
+
+
+def check_names(names: Sequence[str], method: str) -> None:
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise ValueError(
+            f"`logs.{method}` would have two things called {twice[0]!r}: the keys, the "
+            "steps and the axes (`batch`, `row`, `time`) need different names. Rename "
+            'the keys, such as with `logs.prefix("log/")`.'
+        )
