@@ -1,6 +1,7 @@
 """Every k-th row of each key, against the rows of the eager run."""
 
 import functools as ft
+import itertools as it
 import math
 
 import jax
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 
 import lox
+from support.compiled import way
 from support.programs import PROGRAMS, Program, logged
 from support.reductions import assert_reduced, thinned
-from support.selection import covering, thin
+from support.selection import FULL, covering, thin
 from support.truth import (
     assert_logs,
     assert_trees_close,
@@ -29,90 +31,147 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 INTERVALS = [1, 2, 3, 5, 100]
 
 
-def third(programs: list[Program], start: int):
-    """Each program meets an interval in at least one way, each construct in all."""
-    return pytest.mark.parametrize(
-        "p", covering(programs, 3, start=start), ids=lambda p: p.name
-    )
+THIRDS = [covering(PROGRAMS, 3, start=start) for start in range(3)]
+THIRD_WITH_GRAD = covering([p for p in PROGRAMS if p.grad], 3)
 
 
-def some_of(p: Program, turn: int = 0) -> list[int]:
-    """Each interval meets many programs."""
+def intervals(p: Program, turn: int = 0) -> list[int]:
+    """Some intervals for a program: each interval meets many programs."""
     i = PROGRAMS.index(p)
     return thin(INTERVALS, 5, start=i + turn * (i // 5 + 2))
+
+
+def half(programs: list[Program], turn: int) -> list[Program]:
+    """Of two ways to run programs, those for one of them; in a full run all."""
+    return [p for p in programs if FULL or PROGRAMS.index(p) // 2 % 2 == turn]
+
+
+def every(programs: list[Program]):
+    return pytest.mark.parametrize("p", programs, ids=lambda p: p.name)
 
 
 # Every construct ----------------------------------------------------------------------
 
 
-@third(PROGRAMS, 0)
+@way(half(THIRDS[0], 0))
+def jit_of_spool(p: Program):
+    return lambda x: [lox.spool(p.fun, interval=k)(x) for k in intervals(p)], p.x
+
+
+def eager_spool(p: Program):
+    return [lox.spool(p.fun, interval=k)(p.x) for k in intervals(p)]
+
+
+@every(THIRDS[0])
 def test_each_key_keeps_every_kth_row(p: Program):
-    for k in some_of(p):
-        for wrap in thin([jax.jit, lambda fun: fun], 2, start=PROGRAMS.index(p) // 2):
-            out, logs = wrap(lox.spool(p.fun, interval=k))(p.x)
-            check(p, logs, records(p), k)
-            assert_trees_close(out, result(p))
+    for run, turn in ((jit_of_spool, 0), (eager_spool, 1)):
+        if half([p], turn):
+            for k, (out, logs) in zip(intervals(p), run(p), strict=True):
+                check(p, logs, records(p), k)
+                assert_trees_close(out, result(p))
 
 
-@third(PROGRAMS, 1)
+@way(half(THIRDS[1], 0))
+def spool_of_vmap(p: Program):
+    vmapped = jax.vmap(p.fun)
+    return lambda xs: [lox.spool(vmapped, interval=k)(xs)[1] for k in intervals(p)], p.xs
+
+
+@way(half(THIRDS[1], 1))
+def vmap_of_spool(p: Program):
+    def fun(xs):
+        return [jax.vmap(lox.spool(p.fun, interval=k))(xs)[1] for k in intervals(p)]
+
+    return fun, p.xs
+
+
+@every(THIRDS[1])
 def test_each_example_keeps_its_own_kth_rows(p: Program):
-    def spool_of_vmap(k):
-        _, logs = jax.jit(lox.spool(jax.vmap(p.fun), interval=k))(p.xs)
-        check(p, logs, records_of_each(p), k)
-
-    def vmap_of_spool(k):
-        _, logs = jax.jit(jax.vmap(lox.spool(p.fun, interval=k)))(p.xs)
-        check(p, logs, records_of_each(p), k, batch_first=True)
-
-    for k in some_of(p):
-        for run in thin([spool_of_vmap, vmap_of_spool], 2, start=PROGRAMS.index(p) // 2):
-            run(k)
+    for run, turn in ((spool_of_vmap, 0), (vmap_of_spool, 1)):
+        if half([p], turn):
+            for k, logs in zip(intervals(p), run(p), strict=True):
+                check(p, logs, records_of_each(p), k, batch_first=run is vmap_of_spool)
 
 
-@third([p for p in PROGRAMS if p.grad], 0)
+@way(half(THIRD_WITH_GRAD, 0))
+def grad_of_spool(p: Program):
+    def fun(x, k):
+        out, logs = lox.spool(p.fun, interval=k)(x)
+        return total(out), logs
+
+    grad = jax.grad(fun, has_aux=True)
+    return lambda x: [grad(x, k)[1] for k in intervals(p, turn=1)], p.x
+
+
+@way(half(THIRD_WITH_GRAD, 1))
+def spool_of_grad(p: Program):
+    grad = jax.jit(jax.grad(total_of(p.fun)))
+    return lambda x: [lox.spool(grad, interval=k)(x)[1] for k in intervals(p, turn=1)], p.x
+
+
+@every(THIRD_WITH_GRAD)
 def test_rows_are_thinned_under_grad(p: Program):
-    def grad_of_spool(k):
-        def fun(x):
-            out, logs = lox.spool(p.fun, interval=k)(x)
-            return total(out), logs
-
-        _, logs = jax.jit(jax.grad(fun, has_aux=True))(p.x)
-        check(p, logs, records(p), k)
-
-    def spool_of_grad(k):
-        _, logs = lox.spool(jax.jit(jax.grad(total_of(p.fun))), interval=k)(p.x)
-        check(p, logs, records_of_grad(p), k)
-
-    for k in some_of(p, turn=1):
-        for run in thin([grad_of_spool, spool_of_grad], 2, start=PROGRAMS.index(p) // 2):
-            run(k)
+    ways = ((grad_of_spool, records, 0), (spool_of_grad, records_of_grad, 1))
+    for run, truth_of, turn in ways:
+        if half([p], turn):
+            for k, logs in zip(intervals(p, turn=1), run(p), strict=True):
+                check(p, logs, truth_of(p), k)
 
 
-@third(PROGRAMS, 2)
+def reductions(p: Program) -> list[str]:
+    return thin(["count", "last", "count of each"], 3, start=PROGRAMS.index(p) // 3)
+
+
+def reduced_by(p: Program, names: list[str], fun):
+    spools = [
+        lox.spool(fun, interval=k, reduce=name) for k in intervals(p) for name in names
+    ]
+    return lambda x: [spool(x)[1] for spool in spools]
+
+
+@way(THIRDS[2])
+def reduced(p: Program):
+    names = [name for name in reductions(p) if name != "count of each"]
+    return reduced_by(p, names, p.fun), p.x
+
+
+@way([p for p in THIRDS[2] if "count of each" in reductions(p)])
+def reduced_for_each(p: Program):
+    return reduced_by(p, ["count"], jax.vmap(p.fun)), p.xs
+
+
+@every(THIRDS[2])
 def test_reductions_see_every_kth_row(p: Program):
-    def plainly(k, name):
-        _, logs = jax.jit(lox.spool(p.fun, interval=k, reduce=name))(p.x)
+    names = [name for name in reductions(p) if name != "count of each"]
+    for (k, name), logs in zip(it.product(intervals(p), names), reduced(p), strict=True):
         assert_reduced(logs, every_kth(records(p), k), name)
+    if p in reduced_for_each.programs:
+        for k, logs in zip(intervals(p), reduced_for_each(p), strict=True):
+            assert_reduced(logs, every_kth(records_of_each(p), k), "count")
 
-    def of_each_example(k, name):
-        _, logs = jax.jit(lox.spool(jax.vmap(p.fun), interval=k, reduce=name))(p.xs)
-        assert_reduced(logs, every_kth(records_of_each(p), k), name)
 
-    ways = [(plainly, "count"), (plainly, "last"), (of_each_example, "count")]
-    for k in some_of(p):
-        for run, name in thin(ways, 3, start=PROGRAMS.index(p) // 3):
-            run(k, name)
+def interval_of(fun) -> int:
+    return INTERVALS[WHILE_PROGRAMS.index(fun) % 5]
+
+
+@way(WHILE_PROGRAMS)
+def rows_of_while(fun):
+    return lox.spool(fun, interval=interval_of(fun), capacity=ROOM), X
+
+
+@way(WHILE_PROGRAMS)
+def count_of_while(fun):
+    return lox.spool(fun, interval=interval_of(fun), reduce="count"), X
 
 
 @pytest.mark.parametrize("fun", WHILE_PROGRAMS, ids=lambda fun: fun.__name__)
 def test_every_kth_row_in_loops_of_unknown_length(fun):
-    k = INTERVALS[WHILE_PROGRAMS.index(fun) % 5]
-    kept = every_kth(truth(fun, float(X))[1], k)
-    _, logs = jax.jit(lox.spool(fun, interval=k, capacity=ROOM))(X)
+    kept = every_kth(truth(fun, float(X))[1], interval_of(fun))
+    _, logs = rows_of_while(fun)
     natural = {"before", "last"}.__contains__
     assert_logs(logs.filter(lambda key, _: not natural(key)), but(kept, natural),
                 natural=lambda key: False)  # fmt: skip
-    _, logs = jax.jit(lox.spool(fun, interval=k, reduce="count"))(X)
+    _, logs = count_of_while(fun)
     assert_reduced(logs, kept, "count")
 
 

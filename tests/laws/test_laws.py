@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import lox
+from support.compiled import way
 from support.programs import PROGRAMS, Program, logged
 from support.selection import covering, thin
 from support.truth import (
@@ -30,10 +31,9 @@ from support.truth import (
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 every = pytest.mark.parametrize("p", PROGRAMS, ids=lambda p: p.name)
+DIFFERENTIABLE = [p for p in PROGRAMS if p.grad]
 some = pytest.mark.parametrize("p", thin(PROGRAMS, 5), ids=lambda p: p.name)
-differentiable = pytest.mark.parametrize(
-    "p", [p for p in PROGRAMS if p.grad], ids=lambda p: p.name
-)
+differentiable = pytest.mark.parametrize("p", DIFFERENTIABLE, ids=lambda p: p.name)
 
 
 # 1, 2: the result is the same, the rows are those of the eager run --------------------
@@ -48,11 +48,15 @@ def test_spool_gives_what_the_eager_run_logs(p: Program, capsys):
 @every
 def test_nolog_leaves_the_result_alone_and_prints_nothing(p: Program, capsys):
     out = lox.nolog(p.fun)(p.x)
-    under_jit = jax.jit(lox.nolog(p.fun))(p.x)
 
     assert not printed(capsys)
     assert_trees_close(out, result(p))
-    assert_trees_close(under_jit, result(p))
+    assert_trees_close(jit_of_nolog(p), result(p))
+
+
+@way(PROGRAMS)
+def jit_of_nolog(p: Program):
+    return lox.nolog(p.fun), p.x
 
 
 @every
@@ -70,20 +74,30 @@ def test_kept_logs_are_heard_twice_and_then_nothing_is_left(p: Program):
 
 @every
 def test_spool_of_vmap_gives_what_each_example_logs(p: Program):
-    out, logs = jax.jit(lox.spool(jax.vmap(p.fun)))(p.xs)
+    out, logs = spool_of_vmap(p)
 
     assert_trees_close(out, result_of_each(p))
     assert_logs(logs, records_of_each(p), natural=p.is_natural)
     assert set(logs.valid) == p.masked
 
 
+@way(PROGRAMS)
+def spool_of_vmap(p: Program):
+    return lox.spool(jax.vmap(p.fun)), p.xs
+
+
 @every
 def test_vmap_of_spool_gives_what_each_example_logs(p: Program):
-    out, logs = jax.jit(jax.vmap(lox.spool(p.fun)))(p.xs)
+    out, logs = vmap_of_spool(p)
 
     assert_trees_close(out, result_of_each(p))
     assert_logs(logs, records_of_each(p), natural=p.is_natural, batch_first=True)
     assert set(logs.valid) == p.masked
+
+
+@way(PROGRAMS)
+def vmap_of_spool(p: Program):
+    return jax.vmap(lox.spool(p.fun)), p.xs
 
 
 # 4: grad ------------------------------------------------------------------------------
@@ -91,52 +105,74 @@ def test_vmap_of_spool_gives_what_each_example_logs(p: Program):
 
 @differentiable
 def test_spool_of_grad_gives_what_the_eager_gradient_logs(p: Program):
-    slope, logs = jax.jit(lox.spool(jax.grad(total_of(p.fun))))(p.x)
+    slope, logs = spool_of_grad(p)
 
     assert_trees_close(slope, slope_of(p))
     assert_logs(logs, records_of_grad(p), natural=p.is_natural)
 
 
+@way(DIFFERENTIABLE)
+def spool_of_grad(p: Program):
+    return lox.spool(jax.grad(total_of(p.fun))), p.x
+
+
 @differentiable
 def test_grad_of_spool_gives_the_primal_records_and_the_same_slope(p: Program):
-    def fun(x):
-        out, logs = lox.spool(p.fun)(x)
-        return total(out), (out, logs)
-
-    slope, (out, logs) = jax.jit(jax.grad(fun, has_aux=True))(p.x)
+    slope, (out, logs) = grad_of_spool(p)
 
     assert_trees_close(slope, slope_of(p))
     check(p, out, logs)
 
 
-@pytest.mark.parametrize(
-    "p", covering([p for p in PROGRAMS if p.grad], 3), ids=lambda p: p.name
-)
-def test_jvp_and_linearize_of_spool_give_the_primal_records(p: Program):
-    def tangent():
-        return jnp.ones_like(p.x)  # a new one each time: the program may donate it
+@way(DIFFERENTIABLE)
+def grad_of_spool(p: Program):
+    def fun(x):
+        out, logs = lox.spool(p.fun)(x)
+        return total(out), (out, logs)
 
+    return jax.grad(fun, has_aux=True), p.x
+
+
+@way(covering(DIFFERENTIABLE, 3))
+def jvp_of_spool(p: Program):
+    return jvp_of(lox.spool(p.fun)), p.x
+
+
+@way(jvp_of_spool.programs)
+def jvp(p: Program):
+    return jvp_of(bare(p)), p.x
+
+
+def jvp_of(fun):
+    return lambda x: jax.jvp(fun, (x,), (jnp.ones_like(x),))
+
+
+@jvp_of_spool.every
+def test_jvp_and_linearize_of_spool_give_the_primal_records(p: Program):
     (out, logs), push = jax.linearize(lox.spool(p.fun), p.x)
     check(p, out, logs)
     try:
-        _, expected = jax.jvp(jax.jit(bare(p)), (p.x,), (tangent(),))
+        _, expected = jvp(p)
     except TypeError:  # a custom vjp
         return
-    assert_trees_close(push(tangent())[0], expected)
-    (out, logs), (found, _) = jax.jvp(lox.spool(p.fun), (p.x,), (tangent(),))
+    assert_trees_close(push(jnp.ones_like(p.x))[0], expected)
+    (out, logs), (found, _) = jvp_of_spool(p)
     check(p, out, logs)
     assert_trees_close(found, expected)
 
 
-@pytest.mark.parametrize(
-    "p", covering([p for p in PROGRAMS if p.grad], 3, start=1), ids=lambda p: p.name
-)
-def test_grad_of_vmap_of_spool_gives_the_primal_records(p: Program):
+@way(covering(DIFFERENTIABLE, 3, start=1))
+def grad_of_vmap_of_spool(p: Program):
     def fun(xs):
         out, logs = jax.vmap(lox.spool(p.fun))(xs)
         return total(out), logs
 
-    _, logs = jax.jit(jax.grad(fun, has_aux=True))(p.xs)
+    return jax.grad(fun, has_aux=True), p.xs
+
+
+@grad_of_vmap_of_spool.every
+def test_grad_of_vmap_of_spool_gives_the_primal_records(p: Program):
+    _, logs = grad_of_vmap_of_spool(p)
 
     assert_logs(logs, records_of_each(p), natural=p.is_natural, batch_first=True)
 
@@ -165,9 +201,12 @@ def test_a_log_never_turns_a_gradient_into_nan():
 @every
 def test_jit_after_spool_gives_what_the_eager_run_logs(p: Program):
     """And so does `jit` before it, among calls of other kinds: see law 8."""
-    fun = jax.jit(lox.spool(p.fun))
-    check(p, *fun(p.x))
-    check(p, *fun(p.x))
+    check(p, *jit_of_spool(p))
+
+
+@way(PROGRAMS)
+def jit_of_spool(p: Program):
+    return lox.spool(p.fun), p.x
 
 
 # 7: a record is delivered, or an error names it ---------------------------------------
@@ -357,9 +396,10 @@ def exportable(p: Program) -> bool:
 def test_it_can_be_exported(p: Program):
     exported = jax.export.export(jax.jit(lox.spool(p.fun)))(p.x)
     bare = jax.export.export(jax.jit(lox.nolog(p.fun)))(p.x)
+    spooled, out = jax.jit(lambda x: (exported.call(x), bare.call(x)))(p.x)
 
-    check(p, *exported.call(p.x))
-    assert_trees_close(bare.call(p.x), result(p))
+    check(p, *spooled)
+    assert_trees_close(out, result(p))
 
 
 @some

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import lox
-from support.programs import Program
+from support.compiled import way
+from support.programs import PROGRAMS, Program
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,22 +168,22 @@ def records_of_grad(p: Program) -> list[Record]:
     return run(jax.grad(total_of(p.truth)), p.x)[1]
 
 
-@ft.cache
-def result(p: Program) -> Any:
+@way(PROGRAMS)
+def result(p: Program):
     """What it returns."""
-    return jax.jit(bare(p))(p.x)
+    return bare(p), p.x
 
 
-@ft.cache
-def result_of_each(p: Program) -> Any:
+@way(PROGRAMS)
+def result_of_each(p: Program):
     """What it returns for each of its examples."""
-    return jax.jit(bare(p, jax.vmap))(p.xs)
+    return bare(p, jax.vmap), p.xs
 
 
-@ft.cache
-def slope_of(p: Program) -> Any:
+@way([p for p in PROGRAMS if p.grad])
+def slope_of(p: Program):
     """The gradient of its `total`."""
-    return jax.jit(bare(p, lambda fun: jax.grad(total_of(fun))))(p.x)
+    return bare(p, lambda fun: jax.grad(total_of(fun))), p.x
 
 
 def bare(p: Program, transform: Callable = lambda fun: fun) -> Callable:
