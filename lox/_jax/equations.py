@@ -1,4 +1,7 @@
-"""Read the parameters of equations: the programs in them, and their options."""
+"""Read the parameters of equations: the programs in them, and their options.
+
+Parameters are where versions of JAX differ most. What a rule needs of them is asked here.
+"""
 
 import contextlib
 import contextvars
@@ -20,7 +23,7 @@ Jitted = type(jax.jit(lambda: None))
 
 
 def close(jaxpr: Any) -> ClosedJaxpr:
-    """Give a jaxpr that stands open in an equation (`remat`) its empty constants."""
+    """Close a jaxpr that is open in its equation, as that of `remat` is."""
     return jaxpr if hasattr(jaxpr, "consts") else ClosedJaxpr(jaxpr, ())
 
 
@@ -30,7 +33,7 @@ def constants_as_inputs(jaxpr: Any) -> Any:
 
 
 def scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
-    """The number of constants and of carried values of a `scan`."""
+    """Return the numbers of constants and of carried values of a `scan`."""
     if "ft_in" in params:  # JAX >= 0.11
         consts, carry, _ = params["ft_in"].unpack()
         return len(consts), len(carry)
@@ -38,18 +41,18 @@ def scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
 
 
 def scan_options(params: dict[str, Any]) -> dict[str, Any]:
-    """The options that `jax.lax.scan` takes on this version, but for the length."""
+    """Return the options of `jax.lax.scan` on this version, except for the length."""
     names = ("reverse", "unroll", "_split_transpose")
     return {name: params[name] for name in names if name in params}
 
 
 def keep_linear(eqn: JaxprEqn, args: Sequence[Any]) -> contextlib.AbstractContextManager:
-    """Let the `scan` that is built here be linear in the same inputs as an equation.
+    """Make a `scan` that is traced in here linear in the same inputs as `eqn`.
 
-    In old versions its transpose goes by what the equation says of this.
+    Before JAX 0.10, the transpose of a `scan` relies on its parameter `linear`, which
+    `jax.lax.scan` does not take. So `with_kept_linear` sets it when the `scan` is bound.
     """
-    says = eqn.params.get("linear", ())
-    pairs = zip(args, says, strict=False)
+    pairs = zip(args, eqn.params.get("linear", ()), strict=False)
     return setting(_linear, [x for x, is_linear in pairs if is_linear])
 
 
@@ -57,17 +60,17 @@ _linear = contextvars.ContextVar[Sequence[Any]]("linear", default=())
 
 
 def with_kept_linear(args: Sequence[Any], params: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a `scan` of these inputs."""
-    linear = _linear.get()
-    if not linear:
+    """Return the parameters of a `scan` that is traced inside `keep_linear`."""
+    kept = _linear.get()
+    if not kept:
         return params
     pairs = zip(args, params["linear"], strict=True)
-    said = tuple(is_linear or any(x is y for y in linear) for x, is_linear in pairs)
-    return {**params, "linear": said}
+    linear = tuple(is_linear or any(x is y for y in kept) for x, is_linear in pairs)
+    return {**params, "linear": linear}
 
 
 def jit_options(fun: Any) -> dict[str, Any]:
-    """How `fun` was jitted, as far as it concerns the arguments."""
+    """Return the options that a function was jitted with, without its shardings."""
     info = fun._jit_info
     names = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
     options = dict(info.compiler_options_kvs)
@@ -78,17 +81,17 @@ def jit_options(fun: Any) -> dict[str, Any]:
 
 
 def used_inputs(jaxpr: ClosedJaxpr) -> list[bool]:
-    """Of which inputs the outputs of a program depend."""
+    """Tell for each input of a program whether an output depends on it."""
     return dce_jaxpr(jaxpr.jaxpr, [True] * len(jaxpr.out_avals))[1]
 
 
 def key_name(dtype: Any) -> str:
-    """The name of the implementation of typed PRNG keys, as `jax.random.key` takes it."""
+    """Return the implementation of typed PRNG keys, as `jax.random.key` takes it."""
     return dtype._impl.name
 
 
 def jaxprs_in(params: Any) -> Iterator[Any]:
-    """The programs in the parameters of an equation, wherever they stand."""
+    """Yield the programs in the parameters of an equation, however deep they are."""
     if hasattr(params, "eqns") and hasattr(params, "jaxpr"):
         yield params.jaxpr
     elif hasattr(params, "eqns"):
@@ -104,13 +107,19 @@ def jaxprs_in(params: Any) -> Iterator[Any]:
 
 
 def primitive_name(eqn: JaxprEqn) -> str:
-    """The name of what an equation does; `hijax` has one primitive for many things."""
+    """Return the name of an equation's primitive.
+
+    All primitives of `hijax` share one, which holds the one that is meant.
+    """
     name = eqn.primitive.name
     return type(eqn.params["_prim"]).__name__ if name == "call_hi_primitive" else name
 
 
 def inner_jit_options(params: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """The options of `jax.jit` for `fun(interpreter, *args) -> (outs, logs)`, hashable."""
+    """Return the options of an inner `jit` for `fun(interpreter, *args) -> (outs, logs)`.
+
+    They are hashable, so that rules can keep one jitted function per set of options.
+    """
     donated = [i + 1 for i, is_donated in enumerate(params["donated_invars"]) if is_donated]
     options = {
         "donate_argnums": tuple(donated),
@@ -129,6 +138,7 @@ def inner_jit_options(params: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def jit_with(fun: Callable, options: tuple[tuple[str, Any], ...]) -> Callable:
+    """Jit a function with the result of `inner_jit_options`."""
     given = dict(options)
     if "out_shardings" in given:
         outs, logs = given["out_shardings"]
@@ -139,7 +149,7 @@ def jit_with(fun: Callable, options: tuple[tuple[str, Any], ...]) -> Callable:
 
 
 def _formats(shardings: Sequence[Any], layouts: Sequence[Any]) -> tuple:
-    """What `jax.jit` takes for shardings and layouts; None leaves it open."""
+    """Return shardings and layouts as `jax.jit` takes them; None leaves it open."""
     known = [s if isinstance(s, jax.sharding.Sharding) else None for s in shardings]
     pairs = zip(known, layouts, strict=True)
     return tuple(s if layout is None else Format(layout, s) for s, layout in pairs)
@@ -148,7 +158,7 @@ def _formats(shardings: Sequence[Any], layouts: Sequence[Any]) -> tuple:
 def split_subfunctions(
     args: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[WrappedFun], list[Any]]:
-    """The functions that a call is bound with, and its operands."""
+    """Return the functions that a call is bound with, and its operands."""
     if "subfuns" in params:  # JAX >= 0.9.2
         return list(params["subfuns"]), list(args)
     functions = list(it.takewhile(lambda x: isinstance(x, WrappedFun), args))
@@ -160,7 +170,7 @@ def with_rules_in(
     args: Sequence[Any],
     params: dict[str, Any],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Bind a function with derivative rules that run in a context, whenever they run."""
+    """Return what to bind so that derivative rules run in a context, whenever they do."""
 
     @linear_util.transformation2
     def run_in_context(rule, *args):

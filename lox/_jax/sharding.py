@@ -1,4 +1,18 @@
-"""Programs for many devices: meshes, varying axes, one host call per device."""
+"""Programs for many devices: meshes, varying axes, one host call per device.
+
+A program can run on many devices in two ways, and both can be around a log at once:
+
+    partitioned   `jit` with sharded arrays. One program in terms of whole arrays, which JAX
+                  divides among the devices as it likes. A log holds the whole array.
+    mapped        `shard_map`. The program says what each device does with its part, over
+                  some axes of a mesh, called manual. A log holds one device's part, and its
+                  record says by `coordinates` which.
+
+In a `shard_map` with `check_vma=True`, the type of an array says along which manual axes it
+varies from device to device, and JAX insists that both sides of a `cond` or of a loop agree
+on it (`make_varying`). With explicit sharding, the type of an array says how its axes are
+sharded, and arrays that meet in an operation have to agree on that (`shard_like`).
+"""
 
 import contextlib
 import contextvars
@@ -18,11 +32,17 @@ from jax._src import (
 from jax.core import AbstractValue, ShapedArray
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, jaxpr_as_fun
 from jax.interpreters import mlir
+from jax.interpreters.mlir import LoweringRuleContext
 from jax.sharding import PartitionSpec as P
 
 from lox._jax import patches
 from lox._jax.equations import close
 from lox._jax.tracing import setting, staged_program
+
+Device = Any  # `jax.Device` is made at run time
+
+
+# Lowering a host call ------------------------------------------------------------------
 
 
 def require_devices(primitive: Primitive) -> None:
@@ -30,45 +50,50 @@ def require_devices(primitive: Primitive) -> None:
     _dispatch.prim_requires_devices_during_lowering.add(primitive)
 
 
-def partitioned_devices(context: Any) -> Sequence[Any]:
-    """The devices that JAX divides an equation among as it likes, if it does."""
-    axes = context.module_context.axis_context
+def partitioned_devices(context: LoweringRuleContext) -> Sequence[Device]:
+    """Return the devices of a partitioned program; none if it is not partitioned."""
+    axes: Any = context.module_context.axis_context
     is_divided = getattr(axes, "num_devices", 1) != 1
     return axes.device_assignment if is_divided else ()
 
 
-def devices_of_shard_map(context: Any) -> Sequence[Any]:
-    """The devices that the `shard_map` around an equation may be over."""
-    mesh = context.module_context.axis_context.mesh
-    if isinstance(mesh, jax.sharding.Mesh):
-        return list(mesh.devices.flat)
-    # It is abstract, and those of any process may be meant.
+def devices_of_shard_map(context: LoweringRuleContext) -> Sequence[Device]:
+    """Return the devices that the `shard_map` around an equation may be over."""
+    axes: Any = context.module_context.axis_context
+    if isinstance(axes.mesh, jax.sharding.Mesh):
+        return list(axes.mesh.devices.flat)
+    # The mesh is abstract, and could be over the devices of any process.
     return jax.devices()
 
 
-def runs_on_one_device(context: Any) -> bool:
-    """Whether the program that is being lowered runs on one device."""
-    axes = context.module_context.axis_context
+def runs_on_one_device(context: LoweringRuleContext) -> bool:
+    """Tell whether the program that is being lowered runs on one device."""
+    axes: Any = context.module_context.axis_context
     return getattr(axes, "num_devices", 1) == 1 and (
         not hasattr(axes, "mesh") or axes.mesh.size == 1
     )
 
 
 def lower_per_device(
-    fun: Callable, context: Any, *args: Any, sender: int | None = None
+    fun: Callable, context: LoweringRuleContext, *args: Any, sender: int | None = None
 ) -> Any:
-    """Lower `fun(number, *args)`; each device of a partitioned program calls it.
+    """Lower `fun(number, *args)` so that each device of a partitioned program calls it.
 
-    It gets the number of the device, or None if there is only one, and whole arrays: a
-    value that is not whole on each device is gathered. What it returns is taken to be the
-    same on all of them, and nobody compares it: this way no device waits for another. With
-    a `sender` all wait for what that device returns.
+    Args:
+        fun: Takes the number of the device, or None if there is only one, and whole
+            arrays: an array that is spread over the devices is gathered first. The
+            outputs are assumed to be equal on all devices. Nothing checks this, so no
+            device waits for another.
+        context: Of the equation that is being lowered.
+        *args: The inputs of that equation.
+        sender: If given, all devices wait for what this one returns, and take it.
     """
     devices = partitioned_devices(context)
     if not devices:
         alone = ft.partial(fun, None)
         return mlir.lower_fun(alone, multiple_results=True)(context, *args)
-    mesh = _mesh_over(devices, context.module_context.axis_context.abstract_mesh)
+    axes: Any = context.module_context.axis_context
+    mesh = _mesh_over(devices, axes.abstract_mesh)
 
     def numbered(*args):
         number = jax.lax.axis_index(mesh.axis_names)
@@ -81,30 +106,36 @@ def lower_per_device(
     each = jax.shard_map(numbered, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)
 
     def on_each(*args):
-        # The gathered copy is another value: the program's own keeps its sharding.
+        # Without the barrier, XLA would gather the program's own array for good.
         copies = [jax.lax.optimization_barrier(x) for x in args]
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
             return each(*copies)
 
-    ins, outs = (
-        [ShapedArray(aval.shape, aval.dtype) for aval in avals]
-        for avals in (context.avals_in, context.avals_out)
-    )
-    # Without the shardings that they have, which are over another mesh.
+    # The types must not mention their shardings, which are over another mesh.
+    ins, outs = map(_unsharded, (context.avals_in, context.avals_out))
     context = context.replace(avals_in=ins, avals_out=outs)
     return mlir.lower_fun(on_each, multiple_results=True)(context, *args)
 
 
-def _mesh_over(devices: Sequence[Any], form: Any) -> jax.sharding.Mesh:
-    """A mesh of the program's own form: another would get in the way of its shardings."""
-    if form is None or form.size != len(devices):
+def _unsharded(avals: Sequence[Any]) -> list[ShapedArray]:
+    return [ShapedArray(aval.shape, aval.dtype) for aval in avals]
+
+
+def _mesh_over(
+    devices: Sequence[Device], like: jax.sharding.AbstractMesh | None
+) -> jax.sharding.Mesh:
+    """Return a mesh shaped like the program's own, which its shardings agree with."""
+    if like is None or like.size != len(devices):
         return jax.sharding.Mesh(np.array(devices), ("devices",))
-    sizes = tuple(form.shape.values())
-    return jax.sharding.Mesh(np.array(devices).reshape(sizes), form.axis_names)
+    sizes = tuple(like.shape.values())
+    return jax.sharding.Mesh(np.array(devices).reshape(sizes), like.axis_names)
 
 
-def explicit(x: Any) -> tuple[Any, list]:
-    """The mesh that an array is explicitly sharded over, and how each axis is. Or None."""
+# Explicit shardings --------------------------------------------------------------------
+
+
+def _explicit_sharding(x: Any) -> tuple[Any, list]:
+    """Return the mesh of an explicitly sharded array, or None, and how each axis is."""
     typed = x if isinstance(x, jax.ShapeDtypeStruct | np.ndarray) else jax.typeof(x)
     sharding: Any = getattr(typed, "sharding", None)
     axes = list(getattr(sharding, "spec", ()))
@@ -116,48 +147,39 @@ def explicit(x: Any) -> tuple[Any, list]:
 def abstract_array(
     shape: tuple[int, ...], dtype: Any, like: Any, axes: Sequence[int | None]
 ) -> jax.ShapeDtypeStruct:
-    """An abstract array; `axes` says as which axis of `like` each one is sharded."""
-    mesh, own = explicit(like)
+    """Return the type of an array; `axes[i]` is the axis of `like` that axis i is like."""
+    mesh, sharded = _explicit_sharding(like)
     if mesh is None:
         return jax.ShapeDtypeStruct(shape, dtype)
-    spec = P(*(None if i is None else own[i] for i in axes))
+    spec = P(*(None if i is None else sharded[i] for i in axes))
     return jax.ShapeDtypeStruct(
         shape, dtype, sharding=jax.sharding.NamedSharding(mesh, spec)
     )
 
 
 def abstract_like(x: Any) -> jax.ShapeDtypeStruct:
-    """An array without its values, explicitly sharded as it is.
+    """Return the type of an array with its explicit sharding, but not its varying axes.
 
-    Which devices it differs on is left out: that is not for another place of the program.
+    Those may be different in another part of the program, which the type is for.
     """
     return abstract_array(x.shape, x.dtype, x, range(x.ndim))
 
 
 def shard_like(x: Any, like: Any) -> Any:
-    """The array, explicitly sharded as another one is."""
-    (mesh, axes), (other, own) = explicit(like), explicit(x)
-    if axes == own or (mesh or other) is None:
+    """Return the array with the explicit sharding of another one."""
+    (mesh, wanted), (old_mesh, axes) = _explicit_sharding(like), _explicit_sharding(x)
+    mesh = mesh or old_mesh
+    if axes == wanted or mesh is None:
         return x
-    return jax.sharding.reshard(x, jax.sharding.NamedSharding(mesh or other, P(*axes)))
-
-
-def is_addressable(x: Any) -> bool:
-    """Whether this process has all of an array, and no other has a part in it."""
-    return not isinstance(x, jax.Array) or x.is_fully_addressable
-
-
-def is_first_process(arrays: Sequence[jax.Array]) -> bool:
-    """Whether this is the first of the processes that have a part in arrays."""
-    devices = (device for x in arrays for device in x.sharding.device_set)
-    return jax.process_index() == min(device.process_index for device in devices)
+    return jax.sharding.reshard(x, jax.sharding.NamedSharding(mesh, P(*wanted)))
 
 
 def once_per_device(fun: Callable) -> Callable:
-    """Run `fun`, inside of a `shard_map`, once along axes that it is not over.
+    """Let a function inside a `shard_map` run once along the axes that are not manual.
 
-    Otherwise JAX divides it along them as it likes, and cannot if it calls the host. The
-    function takes and returns a token first, and other arrays.
+    Along those the program is partitioned, and JAX cannot partition a host call. So it is
+    mapped over them, too, and only the first device along each of them calls `fun`. The
+    function takes a token and other arrays, and returns `[token]`.
     """
     mesh, manual = jax.sharding.get_abstract_mesh(), manual_axes()
     axes = [axis for axis in mesh.axis_names if manual and axis not in manual]
@@ -178,22 +200,25 @@ def once_per_device(fun: Callable) -> Callable:
     )(indices, *args)
 
 
+# shard_map ----------------------------------------------------------------------------
+
+
 def mapped_axes(eqn: JaxprEqn) -> dict[str, int]:
-    """The axes of a mesh that a `shard_map` is over, in the order of the mesh."""
+    """Return the axes that a `shard_map` is over and their sizes, in the mesh's order."""
     name = "manual_axes" if "manual_axes" in eqn.params else "newly_manual_axes"
     sizes, mapped = eqn.params["mesh"].shape, eqn.params[name]
     return {axis: size for axis, size in sizes.items() if axis in mapped}
 
 
 def device_counts(eqn: JaxprEqn) -> tuple[int, ...]:
-    """On how many devices a `shard_map` runs. Empty: it is something else."""
+    """Return the number of devices of a `shard_map`; nothing for other equations."""
     if eqn.primitive.name != "shard_map":
         return ()
     return (math.prod(mapped_axes(eqn).values()),)
 
 
 def shard_map(fun: Callable, eqn: JaxprEqn, in_specs: Any, out_specs: Any) -> Callable:
-    """The same `shard_map` of another function."""
+    """Map another function as a `shard_map` equation maps its own."""
     mapped = jax.shard_map(
         fun,
         mesh=eqn.params["mesh"],
@@ -202,12 +227,12 @@ def shard_map(fun: Callable, eqn: JaxprEqn, in_specs: Any, out_specs: Any) -> Ca
         axis_names=set(mapped_axes(eqn)),
         check_vma=eqn.params["check_vma"],
     )
-    # Otherwise JAX would run, and compile, each operation by itself.
+    # Outside of `jit`, JAX would compile each operation by itself.
     return jax.jit(mapped) if staged_program() is None else mapped
 
 
 def is_around_shard_map(axis: Any) -> bool:
-    """Whether the `vmap` over this axis is around the `shard_map` that we are in."""
+    """Tell whether the `vmap` over this axis is around the innermost `shard_map`."""
     return any(axis is other for other in _vmaps_around.get())
 
 
@@ -221,25 +246,25 @@ def _batch_shard_map(original: Callable, trace: Any, *args: Any, **params: Any) 
 
 
 def manual_axes() -> list[str]:
-    """The axes of the mesh that the `shard_map`s around are over, in its order."""
+    """Return the axes that the `shard_map`s around are over, in the mesh's order."""
     mesh = jax.sharding.get_abstract_mesh()
     manual = getattr(mesh, "manual_axes", ())
     return [axis for axis in mesh.axis_names if axis in manual]
 
 
 def coordinates() -> dict[str, jax.Array]:
-    """Inside of a `shard_map`, where in the mesh the device is that runs this."""
+    """Return the position in the mesh of the device that runs this `shard_map`."""
     return {_axis_name(axis): jax.lax.axis_index(axis) for axis in manual_axes()}
 
 
 def _axis_name(axis: Any) -> str:
-    # A `pmap` without a name of its own has one of JAX's.
-    is_own = str(axis).isidentifier() and not str(axis).startswith("_")
-    return str(axis) if is_own else "device"
+    # JAX makes up a name for the axis of a `pmap` that was given none.
+    is_given = str(axis).isidentifier() and not str(axis).startswith("_")
+    return str(axis) if is_given else "device"
 
 
 def pmap_as_shard_map(eqn: JaxprEqn, *args: Any) -> ClosedJaxpr:
-    """The program of a `pmap` with the `shard_map` that newer versions make of it."""
+    """Return the program of a `pmap` as newer versions trace it, with a `shard_map`."""
     params = eqn.params
     with _config.pmap_shmap_merge(True):  # pyright: ignore[reportAttributeAccessIssue]
         mapped = jax.pmap(
@@ -254,17 +279,14 @@ def pmap_as_shard_map(eqn: JaxprEqn, *args: Any) -> ClosedJaxpr:
 
 
 def varying_axes(x: Any) -> frozenset[str]:
-    """The axes of a mesh along which an array may differ from device to device."""
+    """Return the manual axes along which an array may vary from device to device."""
     aval = x if isinstance(x, AbstractValue) else jax.typeof(x)
     kind = getattr(aval, "mat", None)  # JAX >= 0.9
     return kind.varying if kind is not None else getattr(aval, "vma", frozenset())
 
 
 def make_varying(x: Any, axes: frozenset[str] | None = None) -> Any:
-    """The same, as something that may differ along axes. None: all that there are.
-
-    JAX asks for it where both sides of a `cond` or of a carry must be alike.
-    """
+    """Return the array with a type that varies along these axes, or all manual ones."""
     if not _config._check_vma.value:
         return x
     wanted = frozenset(manual_axes()) if axes is None else axes
@@ -276,11 +298,25 @@ def make_varying(x: Any, axes: frozenset[str] | None = None) -> Any:
     return jax.lax.pvary(x, missing)  # pyright: ignore[reportAttributeAccessIssue]
 
 
+# Processes ----------------------------------------------------------------------------
+
+
+def is_addressable(x: Any) -> bool:
+    """Tell whether this process has all of an array."""
+    return not isinstance(x, jax.Array) or x.is_fully_addressable
+
+
+def is_first_process(arrays: Sequence[jax.Array]) -> bool:
+    """Tell whether this is the first of the processes that have a part in the arrays."""
+    devices = (device for x in arrays for device in x.sharding.device_set)
+    return jax.process_index() == min(device.process_index for device in devices)
+
+
 def agree_on(name: str, value: str) -> str:
-    """The value that was the first to be given by one of the processes under this name."""
+    """Return the first value that any of the processes proposed under this name."""
     client = _distributed.global_state.client
     if client is None:
         return value
-    with contextlib.suppress(jax.errors.JaxRuntimeError):  # it is there already
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was first
         client.key_value_set(name, value)
     return client.blocking_key_value_get(name, 10_000)
