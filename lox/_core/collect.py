@@ -1,7 +1,7 @@
 """Collect records: the handler of `spool`, and of whatever delivers rows."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import jax
@@ -10,18 +10,13 @@ import jax.numpy as jnp
 from lox._core.handler import Handler
 from lox._core.log import relog
 from lox._core.record import Record, log_effect
-from lox._logdict.logdict import logdict
 from lox._rows.accumulator import Accumulator, finished, reduced
+from lox._rows.collected import Collected, Keys, Threaded, rows_by_key
 from lox._rows.loop_carry import shortened
 from lox._rows.merge import Entry, without_ghosts
 from lox._rows.reductions import reduction_named
 from lox._rows.rows import Rows, Where, check_batch, static, widened
 from lox._rows.side_by_side import Apart, entry_key
-
-COUNT = "\0"
-"""What the keys begin with under which the rows of other keys are counted."""
-
-_counting: Any = reduction_named("count")
 
 
 @jax.tree_util.register_dataclass
@@ -61,21 +56,39 @@ class Collect(Handler):
     captures = True
     effects = frozenset({log_effect})
 
-    def handle(self, record: Record, where: Where) -> dict[str, Entry]:
+    def handle(self, record: Record, where: Where) -> Collected:
         tagged = self.tags is None or not self.tags.isdisjoint(record.tags)
         mine = [key for key in record.keys if tagged and self._wants(key, record)]
         outward = [key for key in record.keys if self.keep or key not in mine]
         if outward and self.outward:
             relog(record.only(tuple(outward)).replace(heard=(*record.heard, *mine)))
-        entries: dict[str, Entry] = {}
-        collected = record.only(tuple(mine)).located(self.coordinates)
-        for key, rows in collected.rows(where).items():
-            entry = self._entry(key, record)
+        located = record.located(self.coordinates)
+        groups: dict[Keys, Entry] = {}
+        offsets: dict[str, Any] = {}
+        for keys in self._together(mine, record):
+            names = tuple(self._entry(key, record) for key in keys)
+            rows = located.only(keys).rows(where)
             if self.interval is not None:
-                entries[COUNT + entry], rows = self._thinned(entry, rows)
-            reduction = reduction_named(self._asked(key, record))
-            entries[entry] = rows if reduction is None else reduced(entry, rows, reduction)
-        return entries
+                rows, offset = self._thinned(names[0], rows)
+                if names[0] in self.offsets:
+                    offsets[names[0]] = offset
+            reduction = reduction_named(self._asked(keys[0], record))
+            groups[names] = rows if reduction is None else reduced(names, rows, reduction)
+        order = tuple(self._entry(key, record) for key in mine)
+        return Collected(groups, order, Threaded(offsets))
+
+    def _together(self, keys: Sequence[str], record: Record) -> list[Keys]:
+        """Return the keys of a record in groups that are collected as one.
+
+        Keys that are reduced in different ways are not, nor are those of which only some
+        rows are kept: each of them is counted by itself.
+        """
+        if self.interval is not None:
+            return [(key,) for key in keys]
+        groups: dict[Any, list[str]] = {}
+        for key in keys:
+            groups.setdefault(self._asked(key, record), []).append(key)
+        return [tuple(group) for group in groups.values()]
 
     def _asked(self, key: str, record: Record) -> Any:
         asked = dict(self.reduce)
@@ -87,15 +100,15 @@ class Collect(Handler):
         stands_apart = self.apart or isinstance(asked, Apart)
         return entry_key(key, asked) if stands_apart else key
 
-    def _thinned(self, key: str, rows: Rows) -> tuple[Accumulator, Rows]:
-        """Count a row, and keep it if it is one of every `interval` rows."""
+    def _thinned(self, key: str, rows: Rows) -> tuple[Rows, jax.Array]:
+        """Keep a row if it is one of every `interval` rows, and return the new offset."""
         offset = self.offsets.get(key, jnp.zeros(rows.batch, jnp.int32))
         check_batch(key, rows, rows.replace(batch=offset.shape))
         rows = widened(rows, offset.shape)
-        count = reduced(key, rows, _counting)
         keep = offset % self.interval == 0
         valid = keep if rows.valid is None else rows.valid & keep
-        return count, rows.replace(valid=valid, altered="thinned")
+        count = 1 if rows.valid is None else rows.valid.astype(jnp.int32)
+        return rows.replace(valid=valid, altered="thinned"), offset + count
 
     def carries(self) -> bool:
         return self.gathers
@@ -103,15 +116,13 @@ class Collect(Handler):
     def every(self) -> int:
         return self.interval or 1
 
-    def after(self, entries: Mapping[str, Entry]) -> Self:
-        if self.interval is None:
+    def threaded(self) -> Threaded:
+        return Threaded(self.offsets)
+
+    def after(self, state: Threaded) -> Self:
+        if not state.offsets:
             return self
-        offsets = dict(self.offsets)
-        for key in offsets:
-            if COUNT + key in entries:
-                count, *_ = entries[COUNT + key].value
-                offsets[key] = offsets[key] + jnp.broadcast_to(count, offsets[key].shape)
-        return dataclasses.replace(self, offsets=offsets)
+        return dataclasses.replace(self, offsets={**self.offsets, **state.offsets})
 
     def batched(self, size: int) -> Self:
         offsets = jax.tree.map(
@@ -128,14 +139,14 @@ class Collect(Handler):
         offsets = {key: at.get(key, -1) for key in self.offsets}
         return dataclasses.replace(shared, offsets=offsets)
 
-    def capacities(self, logs: logdict, length: int | None) -> dict[str, int]:
-        rows = {key: own for key, own in logs.rows().items() if isinstance(own, Rows)}
+    def capacities(self, logs: Collected, length: int | None) -> dict[Keys, int]:
+        rows = logs.rows.items()
         if length is None:
-            return {key: self._capacity(key, own) for key, own in rows.items()}
+            return {keys: self._capacity(keys[0], own) for keys, own in rows}
         if self.interval is None or length == 0:
             return {}
-        kept = {k: -(-own.bound * length // self.interval) for k, own in rows.items()}
-        return {key: number for key, number in kept.items() if number}
+        kept = {keys: -(-own.bound * length // self.interval) for keys, own in rows}
+        return {keys: number for keys, number in kept.items() if number}
 
     def _capacity(self, key: str, rows: Rows) -> int:
         if self.capacity is None:
@@ -161,14 +172,10 @@ class Collect(Handler):
         }
         return dataclasses.replace(self, gathers=bool(gathers), offsets=offsets)
 
-    def finished(self, logs: logdict) -> dict[str, Rows]:
-        """The rows that are left in the end."""
-        entries = logs.rows()
-        return {
-            key: self._finished(key, own)
-            for key, own in entries.items()
-            if not key.startswith(COUNT)
-        }
+    def finished(self, logs: Collected) -> dict[str, Rows]:
+        """Return the rows of each key in the end; those of one record share their steps."""
+        groups = {k: self._finished(k[0], entry) for k, entry in logs.groups.items()}
+        return rows_by_key(groups, logs.order)
 
     def _finished(self, key: str, rows: Entry) -> Rows:
         if isinstance(rows, Accumulator):

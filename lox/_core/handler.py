@@ -18,7 +18,7 @@ file also holds the small handlers: those that pass records on, drop them or rew
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
 import jax
@@ -27,8 +27,7 @@ from jax.extend.core import JaxprEqn
 
 from lox._core.log import relog
 from lox._core.record import RECORD_EFFECTS, Record, bind, emit_p, log_effect, log_p
-from lox._logdict.logdict import logdict
-from lox._rows.merge import Entry
+from lox._rows.collected import Collected, Keys, Threaded
 from lox._rows.rows import Branch, Where, static
 
 
@@ -52,9 +51,9 @@ class Handler:
         """
         return not self.effects.isdisjoint(program.effects)
 
-    def handle(self, record: Record, where: Where) -> dict[str, Entry]:
-        """Do something with a record, and return the rows to be collected of it."""
-        return {}
+    def handle(self, record: Record, where: Where) -> Collected:
+        """Do something with a record, and return what is to be collected of it."""
+        return Collected()
 
     def emit(self, records: Sequence[Record], token: Any, params: dict[str, Any]) -> Any:
         """Do something with records that are on their way to the host.
@@ -68,9 +67,7 @@ class Handler:
         """Let a question about the examples of a batch be about those that log here."""
         return condition
 
-    def deliver(
-        self, parts: Sequence[dict[str, Entry]], iterations: Any
-    ) -> Sequence[dict[str, Entry]]:
+    def deliver(self, parts: Sequence[Collected], iterations: Any) -> Sequence[Collected]:
         """Do something with what was collected in a row, and return what is left.
 
         `iterations` says of how many iterations of a loop it is, 0 outside of a chunk.
@@ -83,12 +80,12 @@ class Handler:
         """Return whether loops have to carry anything for it."""
         return False
 
-    def threaded(self) -> dict[str, Any]:
-        """Return what each part of a program hands on to the next."""
-        return {}
+    def threaded(self) -> Threaded:
+        """Return the state that each part of a program hands to the next."""
+        return Threaded()
 
-    def after(self, entries: Mapping[str, Entry]) -> Self:
-        """Return the handler for what comes after these entries."""
+    def after(self, state: Threaded) -> Self:
+        """Return the handler for what comes next, given what was handed on."""
         return self
 
     # How it treats loops.
@@ -105,18 +102,18 @@ class Handler:
         """
         return None
 
-    def buffering(self, loop: JaxprEqn, logs: Callable[[], logdict]) -> Self | None:
+    def buffering(self, loop: JaxprEqn, logs: Callable[[], Collected]) -> Self | None:
         """Return the handler for a loop in which rows wait for others. None: they don't.
 
         `logs()` is what is logged in one iteration.
         """
         return None
 
-    def flush(self) -> dict[str, Entry]:
-        """Send all that waits, and return what is left."""
-        return {}
+    def flush(self) -> Threaded:
+        """Send all that waits, and return the state after that."""
+        return Threaded()
 
-    def capacities(self, logs: logdict, length: int | None) -> dict[str, int]:
+    def capacities(self, logs: Collected, length: int | None) -> dict[Keys, int]:
         """Return how many rows a loop keeps, for keys whose rows it keeps in a ring."""
         return {}
 
@@ -177,9 +174,9 @@ class Forward(Handler):
     captures = True
     effects = frozenset({log_effect})
 
-    def handle(self, record: Record, where: Where) -> dict[str, Entry]:
+    def handle(self, record: Record, where: Where) -> Collected:
         relog(record)
-        return {}
+        return Collected()
 
 
 @jax.tree_util.register_dataclass
@@ -201,9 +198,9 @@ class _Rewrite(Handler, abc.ABC):
     @abc.abstractmethod
     def rewrite(self, record: Record) -> Record: ...
 
-    def handle(self, record: Record, where: Where) -> dict[str, Entry]:
+    def handle(self, record: Record, where: Where) -> Collected:
         bind(log_p, [self.rewrite(record)])
-        return {}
+        return Collected()
 
     def emit(self, records: Sequence[Record], token: Any, params: dict[str, Any]) -> Any:
         return super().emit(list(map(self.rewrite, records)), token, params)

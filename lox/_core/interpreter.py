@@ -22,7 +22,7 @@ always meets records in the order of the program.
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -38,8 +38,7 @@ from lox._core.record import emit_p, log_p
 from lox._core.rules.table import rules
 from lox._core.staging import Program, Staged, Traced, stage_once, trace
 from lox._jax import equations, sharding, tracing
-from lox._logdict.logdict import logdict
-from lox._rows.merge import Entry, merge
+from lox._rows.collected import Collected, Threaded
 from lox._rows.rows import Where
 
 G = TypeVar("G", bound=Handler)
@@ -56,7 +55,7 @@ class Interpreter(Generic[H]):
 
     handler: H
 
-    def __call__(self, jaxpr: Program, *args: Any) -> tuple[list, logdict]:
+    def __call__(self, jaxpr: Program, *args: Any) -> tuple[list, Collected]:
         """Evaluate a program. Logs carry no derivatives.
 
         A derivative that is infinite would otherwise spoil the gradient of a loop, even
@@ -65,7 +64,7 @@ class Interpreter(Generic[H]):
         outs, logs = self._evaluate(jaxpr, *args)
         return outs, jax.tree.map(_constant, logs)
 
-    def iterate(self, jaxpr: Program, *args: Any) -> tuple[list, logdict]:
+    def iterate(self, jaxpr: Program, *args: Any) -> tuple[list, Collected]:
         """Evaluate the body of a loop.
 
         An input that is logged as it is has no derivative to be afraid of, and JAX need
@@ -89,9 +88,9 @@ class Interpreter(Generic[H]):
     def with_handler(self, handler: G) -> "Interpreter[G]":
         return Interpreter(handler)
 
-    def after(self, entries: Mapping[str, Entry]) -> "Interpreter[H]":
-        """Go on after something has been logged."""
-        return Interpreter(self.handler.after(entries))
+    def after(self, state: Threaded) -> "Interpreter[H]":
+        """Go on with what has been handed on."""
+        return Interpreter(self.handler.after(state))
 
     def on_device(self) -> "Interpreter[H]":
         """Go on where we are now; inside a `shard_map`, each device by itself."""
@@ -102,10 +101,10 @@ class Interpreter(Generic[H]):
         with _context.captured() if self.handler.captures else contextlib.nullcontext():
             return trace(fun, *args, **kwargs)
 
-    def _evaluate(self, jaxpr: Program, *args: Any) -> tuple[list, logdict]:
+    def _evaluate(self, jaxpr: Program, *args: Any) -> tuple[list, Collected]:
         jaxpr = equations.close(jaxpr)
         if not self.handler.concerns(jaxpr.jaxpr):
-            return eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args), logdict()
+            return eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args), Collected()
         return _Evaluation(self.handler, jaxpr, args).run()
 
 
@@ -117,7 +116,7 @@ class _Evaluation:
         env: The values of the variables that are still needed.
         pending: Equations without records that have been put off.
         records: Records that have been put off; some of `pending` may be theirs.
-        collected: What has been collected so far, by key.
+        collected: What has been collected so far.
     """
 
     def __init__(self, handler: Handler, jaxpr: ClosedJaxpr, args: Sequence[Any]):
@@ -131,9 +130,9 @@ class _Evaluation:
         self.donates = donates(self.program)
         self.pending: list[JaxprEqn] = []
         self.records: list[JaxprEqn] = []
-        self.collected: dict[str, list[Entry]] = {}
+        self.collected: list[Collected] = []
 
-    def run(self) -> tuple[list, logdict]:
+    def run(self) -> tuple[list, Collected]:
         for i, eqn in enumerate(self.program.eqns):
             if not self.handler.concerns(eqn):
                 self.pending.append(eqn)
@@ -147,8 +146,7 @@ class _Evaluation:
                 self._apply(eqn)
         self._catch_up(len(self.program.eqns))
         outs = [self._read(atom) for atom in self.program.outvars]
-        rows = {key: merge(key, parts) for key, parts in self.collected.items()}
-        return outs, logdict.of(rows)
+        return outs, Collected.joined(self.collected)
 
     def _catch_up(self, i: int) -> None:
         """Evaluate what comes before equation `i`, and hand over its records."""
@@ -178,14 +176,14 @@ class _Evaluation:
             (record,) = jax.tree.unflatten(eqn.params["form"], operands)
             with tracing.context_of(eqn):
                 parts.append(handler.handle(record, Where(eqn)))
-            handler = handler.after(parts[-1])
+            handler = handler.after(parts[-1].threaded)
         for part in self.handler.deliver(parts, 0):
             self._collect(part)
 
     def _apply(self, eqn: JaxprEqn) -> None:
         """Evaluate an equation that holds records, by its rule."""
         args = [self._read(atom) for atom in eqn.invars]
-        entries: Mapping[str, Entry] = {}
+        collected = Collected()
         with tracing.context_of(eqn):
             if eqn.primitive is emit_p:
                 token, *leaves = args
@@ -196,15 +194,13 @@ class _Evaluation:
                 rule = rules.get(equations.primitive_name(eqn))
                 if rule is None:
                     raise unsupported(eqn)
-                outs, logs = rule(Interpreter(self.handler), eqn, *args)
-                entries = logs.rows()
+                outs, collected = rule(Interpreter(self.handler), eqn, *args)
         self.env.update(zip(eqn.outvars, outs, strict=True))
-        self._collect(entries)
+        self._collect(collected)
 
-    def _collect(self, entries: Mapping[str, Entry]) -> None:
-        self.handler = self.handler.after(entries)
-        for key, entry in entries.items():
-            self.collected.setdefault(key, []).append(entry)
+    def _collect(self, part: Collected) -> None:
+        self.handler = self.handler.after(part.threaded)
+        self.collected.append(part)
 
     def _read(self, atom: Var | Literal) -> Any:
         return atom.val if isinstance(atom, Literal) else self.env[atom]
@@ -218,11 +214,15 @@ class _Evaluation:
         return jnp.array(x, copy=True) if self.donates and is_concrete else x
 
 
-def _evaluate(jaxpr: Program, interpreter: Interpreter, *args: Any) -> tuple[list, logdict]:
+def _evaluate(
+    jaxpr: Program, interpreter: Interpreter, *args: Any
+) -> tuple[list, Collected]:
     return interpreter(jaxpr, *args)
 
 
-def _iterate(jaxpr: Program, interpreter: Interpreter, *args: Any) -> tuple[list, logdict]:
+def _iterate(
+    jaxpr: Program, interpreter: Interpreter, *args: Any
+) -> tuple[list, Collected]:
     return interpreter.iterate(jaxpr, *args)
 
 

@@ -74,23 +74,20 @@ class Record:
         }
         return self.replace(steps={**more, **self.steps})
 
-    def rows(self, where: Where) -> dict[str, Rows]:
-        """The record as one row of each key."""
-        return {
-            key: Rows(
-                value=value,
-                steps=self.steps,
-                valid=self.valid,
-                ndim=np.ndim(jax.tree.leaves(value)[0]),
-                batch=self.batch,
-                outer=self.outer,
-                tags=self.tags,
-                path=self.path,
-                sure=self.sure,
-                where=where,
-            )
-            for key, value in zip(self.keys, self.values, strict=True)
-        }
+    def rows(self, where: Where) -> Rows:
+        """Return the record as one row of all its keys."""
+        return Rows(
+            value=self.values,
+            steps=self.steps,
+            valid=self.valid,
+            ndim=np.ndim(jax.tree.leaves(self.values)[0]),
+            batch=self.batch,
+            outer=self.outer,
+            tags=self.tags,
+            path=self.path,
+            sure=self.sure,
+            where=where,
+        )
 
 
 _NAMES = [field.name for field in dataclasses.fields(Record)]

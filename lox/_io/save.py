@@ -18,8 +18,9 @@ from lox._logdict.logdict import logdict
 from lox._rows.rows import key_data, without_keys
 from lox._runs.to_blocks import Impls, flatten_examples, impls_of, to_blocks
 from lox._stream.callbacks import awaited, call_soon, callback_thread
-from lox._stream.emit import emit, last_token
+from lox._stream.emit import emit
 from lox._stream.packet import Parcel
+from lox._stream.token import last_token
 from lox_host.store import Session, begin_session, check_mode
 from lox_host.writer import Run
 

@@ -31,7 +31,7 @@ from jax._src import (
 )
 from jax.core import AbstractValue, ShapedArray
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, jaxpr_as_fun
-from jax.interpreters import mlir
+from jax.interpreters import batching, mlir
 from jax.interpreters.mlir import LoweringRuleContext
 from jax.sharding import PartitionSpec as P
 
@@ -320,3 +320,15 @@ def agree_on(name: str, value: str) -> str:
     with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was first
         client.key_value_set(name, value)
     return client.blocking_key_value_get(name, 10_000)
+
+
+def make_unvarying(x: Any) -> Any:
+    """Return a value as one that JAX takes to be the same on all devices."""
+    return _unvarying_p.bind(x)
+
+
+_unvarying_p = Primitive("lox_same")
+_unvarying_p.def_impl(lambda x: x)
+_unvarying_p.def_abstract_eval(lambda x: ShapedArray(x.shape, x.dtype))
+batching.defvectorized(_unvarying_p)
+mlir.register_lowering(_unvarying_p, lambda context, x: [x])

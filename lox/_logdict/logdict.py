@@ -10,6 +10,7 @@ from jax import export
 from lox._logdict.numpy import to_numpy
 from lox._logdict.plot import plot
 from lox._logdict.serialize import deserialize, serialize
+from lox._logdict.sharing import share, unshare
 from lox._logdict.slicing import Slice, compact, join
 from lox._logdict.table import to_pandas, to_polars
 from lox._logdict.xarray import to_xarray
@@ -293,8 +294,9 @@ class logdict(dict[str, Any]):
             return [*self.values(), meta], form
         rows = self.rows()
         values = [own.value for own in rows.values()]
-        meta = [own.arrays() for own in rows.values()]
-        return [*values, meta], (tuple(rows), tuple(own.form() for own in rows.values()))
+        meta, owners = share([own.arrays() for own in rows.values()])
+        forms = tuple(own.form() for own in rows.values())
+        return [*values, meta], (tuple(rows), forms, owners)
 
     def tree_flatten_with_keys(self) -> tuple[list, tuple]:
         children, form = self.tree_flatten()
@@ -325,9 +327,9 @@ export.register_pytree_node_serialization(
 
 
 def _rows_of(form: tuple, children: Any) -> dict[str, Rows]:
-    keys, forms = form
+    keys, forms, owners = form
     *values, meta = children
-    each = zip(keys, values, meta, forms, strict=True)
+    each = zip(keys, values, unshare(meta, owners), forms, strict=True)
     return {key: form[0](value, *arrays, *form[1:]) for key, value, arrays, form in each}
 
 

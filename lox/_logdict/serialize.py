@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from lox._logdict.sharing import nothing_shared
 from lox._rows.rows import Rows
 
 # What is kept of a form.
@@ -10,15 +11,17 @@ _KEPT = ("time", "ndim", "batch", "tags", "altered")
 
 
 def serialize(form: tuple) -> bytes:
-    keys, forms = form
+    keys, forms, owners = form
     fields = [{name: getattr(_formed(own), name) for name in _KEPT} for own in forms]
-    return json.dumps([keys, fields]).encode()
+    return json.dumps([keys, fields, owners]).encode()
 
 
 def deserialize(text: bytes) -> tuple:
-    keys, fields = json.loads(text)
+    keys, fields, *owners = json.loads(text)
     forms = [Rows(None, {}, **_tuples(own)).form() for own in fields]
-    return tuple(keys), tuple(forms)
+    # Programs that were exported before keys shared their steps say nothing of owners.
+    shared = tuple(map(tuple, owners[0])) if owners else nothing_shared(len(keys))
+    return tuple(keys), tuple(forms), shared
 
 
 def _formed(form: tuple) -> Rows:

@@ -66,6 +66,18 @@ class Accumulator:
         """The same when the first batch axis has become one in front."""
         return self.replace(batch=self.batch[1:], outer=max(self.outer - 1, 0))
 
+    def only(self, chosen: Sequence[int]) -> "Accumulator":
+        """Return some of the values of one whose value is a tuple."""
+        treedef, forms = self.row
+        trees = treedef.children()
+
+        def of_chosen(leaves: Sequence[Any]) -> list:
+            values = treedef.unflatten(leaves)
+            return [x for i in chosen for x in trees[i].flatten_up_to(values[i])]
+
+        row = jax.tree_util.treedef_tuple([trees[i] for i in chosen])
+        return self.replace(value=of_chosen(self.value), row=(row, (*of_chosen(forms),)))
+
     def map(self, fun: Callable, **changes: Any) -> "Accumulator":
         return jax.tree.map(fun, self).replace(**changes)
 
@@ -73,17 +85,18 @@ class Accumulator:
 _STATIC = [f.name for f in dataclasses.fields(Accumulator) if f.metadata.get("static")]
 
 
-def reduced(key: str, rows: Rows, reduction: Reduction) -> Accumulator:
-    """A single row, on its way to be reduced."""
+def reduced(keys: Sequence[str], rows: Rows, reduction: Reduction) -> Accumulator:
+    """Return a single row of some keys, on its way to be reduced."""
+    for key, value in zip(keys, rows.value, strict=True):
+        for leaf in jax.tree.leaves(value):
+            try:
+                reduction.result(leaf.dtype)
+            except TypeError as error:
+                raise TypeError(
+                    f"The rows of {key!r}, logged at {rows.where}, cannot be reduced by "
+                    f"{reduction.name}: {error}."
+                ) from None
     leaves, treedef = jax.tree.flatten(rows.value)
-    for leaf in leaves:
-        try:
-            reduction.result(leaf.dtype)
-        except TypeError as error:
-            raise TypeError(
-                f"The rows of {key!r}, logged at {rows.where}, cannot be reduced by "
-                f"{reduction.name}: {error}."
-            ) from None
     n = len(rows.batch)
     forms = tuple((leaf.shape[n:], leaf.dtype) for leaf in leaves)
     one = Accumulator(
@@ -162,7 +175,7 @@ def form(key: str, parts: Sequence[Accumulator]) -> Accumulator:
     """The form that holds any of `parts`, with abstract arrays."""
     first, widest = parts[0], max(parts, key=lambda part: len(part.batch))
     for part in parts:
-        _check(key, first, part)
+        check_same(key, first, part)
         check_batch(key, part, widest)
     steps = {}
     for part in parts:
@@ -235,7 +248,7 @@ def finished(rows: Accumulator) -> Rows:
     )
 
 
-def _check(key: str, first: Accumulator, other: Accumulator) -> None:
+def check_same(key: str, first: Accumulator, other: Accumulator) -> None:
     if first.reduction != other.reduction:
         raise ValueError(
             f"{key!r} is reduced by {first.reduction.name} at {first.where} and by "

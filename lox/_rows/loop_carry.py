@@ -1,4 +1,23 @@
-"""What a loop gathers in its carry: accumulators of reduced keys, buffers of rows."""
+"""What a loop carries along: accumulators of reduced keys, rings of rows, threaded state.
+
+A loop that runs its body n times logs n times what the body logs. Where that cannot simply
+be stacked, because keys are reduced or n is not known, it is gathered in the carry:
+
+    state = threaded state, accumulators, rings
+
+    before the loop    what the program has handed us, no rows at all, empty rings
+    each iteration     the last state; combine(accumulator, rows); push(ring, rows)
+    after the loop     the last state; accumulators; the rows of the rings, oldest first
+
+A ring has room for `capacity` rows, and overwrites the oldest ones. For `capacity` 4, after
+six rows:
+
+    written at   5 % 4 = 1          0   1   2   3
+                                  [ r4, r5, r2, r3 ]    ->    r2, r3, r4, r5
+
+Invariant: the state has the same form before and after each iteration. So everything in it
+is brought into a form that is known before the loop runs.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,12 +28,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from lox._jax import sharding
-from lox._logdict.logdict import logdict
-from lox._rows.accumulator import Accumulator, form
-from lox._rows.merge import fitted, is_handed_on, merge
+from lox._rows.accumulator import Accumulator, combine, empty, fit, form
+from lox._rows.collected import Collected, Keys, Threaded
+from lox._rows.merge import Entry
 from lox._rows.rows import Rows, common, conform, counted, mask_over
 
-State = tuple[dict[str, Any], dict[str, Any]]
+# The columns of a ring, and how many rows were pushed and logged.
+Ring = tuple[Any, jax.Array, jax.Array]
+State = tuple[Threaded, dict[Keys, Accumulator], dict[Keys, Ring]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,80 +44,97 @@ class Gathering:
 
     Args:
         logs: What one iteration logs, as abstract arrays.
-        rooms: For keys whose rows go into a buffer, how many of them are kept.
+        capacities: For keys whose rows go into a ring, how many of them are kept.
         every: Of how many rows one is kept.
         batch: The axes that all that is carried must have in front, because some examples
             finish before others.
     """
 
-    logs: logdict
-    rooms: Mapping[str, int]
+    logs: Collected
+    capacities: Mapping[Keys, int]
     every: int = 1
     batch: tuple[int, ...] = ()
 
-    def start(self, handed_on: Mapping[str, Any] = {}) -> State:
-        """The state before the first iteration, given what the loop has been handed."""
-        totals = {key: fitted(None, self._total(key)) for key in self._reduced()}
-        totals |= {key: own for key, own in handed_on.items() if key in self.logs}
-        buffers = {
-            key: empty_buffer(self._row(key), room) for key, room in self.rooms.items()
-        }
-        return _for_each_device((totals, buffers))
+    def start(self, given: Threaded) -> State:
+        """Return the state before the first iteration, given what the loop was handed."""
+        threaded = self._widened(given.limited_to(self.logs.threaded))
+        totals = {keys: empty(form) for keys, form in self._totals().items()}
+        rings = {k: empty_ring(self._row(k), n) for k, n in self.capacities.items()}
+        return _for_each_device((threaded, totals, rings))
 
-    def add(self, state: State, logs: logdict) -> tuple[State, logdict]:
+    def threaded(self, state: State) -> Threaded:
+        """Return what an iteration is handed."""
+        threaded, *_ = state
+        if not self.batch or threaded.token is None:
+            return threaded
+        return dataclasses.replace(threaded, token=threaded.token.max())
+
+    def add(self, state: State, logs: Collected) -> tuple[State, Collected]:
         """Add what an iteration has logged. What is left of it leaves the loop as rows."""
-        totals, buffers = map(dict, state)
-        rows: dict[str, Any] = logs.rows()  # pyright: ignore[reportAssignmentType]
-        for key, total in totals.items():
-            both = merge(key, [total, rows.pop(key)])
-            totals[key] = fitted(both, self._total(key))
-        for key, buffer in buffers.items():
-            row = self._row(key)
-            buffers[key] = push(buffer, conform(rows.pop(key), row), self.rooms[key])
-        return _for_each_device((totals, buffers)), logdict.of(rows)
+        _, totals, rings = state
+        rows, new, forms = logs.rows, logs.accumulators, self._totals()
+        totals = {
+            keys: fit(combine(keys[0], [total, new[keys]]), forms[keys])
+            for keys, total in totals.items()
+        }
+        rings = {
+            keys: push(
+                ring, conform(rows.pop(keys), self._row(keys)), self.capacities[keys]
+            )
+            for keys, ring in rings.items()
+        }
+        left = {key for keys in rows for key in keys}
+        rest = Collected(rows, tuple(key for key in logs.order if key in left))
+        return _for_each_device((self._widened(logs.threaded), totals, rings)), rest
 
-    def finish(self, state: State, length: int | None) -> dict[str, Rows | Accumulator]:
-        """What has been gathered after `length` iterations. None: nobody knows."""
-        totals, buffers = state
-        gathered = dict(totals)
-        for key, each in self._reduced().items():
-            total = totals[key]
-            if len(each.batch) < len(total.batch):
-                total = total.map(lambda x: x.max(range(len(self.batch))), batch=())
-            gathered[key] = total.replace(
+    def finish(self, state: State, rows: Collected, length: int | None) -> Collected:
+        """Return what the loop has logged in `length` iterations. None: nobody knows.
+
+        `rows` are those that have left the loop already.
+        """
+        _, totals, rings = state
+        gathered: dict[Keys, Entry] = dict(rows.groups)
+        for keys, each in self.logs.accumulators.items():
+            total = totals[keys]
+            gathered[keys] = total.replace(
                 valid=None if length and each.valid is None else total.valid,
                 paths=each.paths if length else (),
             )
-        for key, buffer in buffers.items():
-            row, room = self._row(key), self.rooms[key]
-            rows = ordered(buffer, row, room)
+        for keys, ring in rings.items():
+            row, capacity = self._row(keys), self.capacities[keys]
+            kept = ordered(ring, row, capacity)
             if length is None:
-                rows = rows.replace(count=buffer[2], sure=False, bound=room * self.every)
+                bound = capacity * self.every
+                kept = kept.replace(count=ring[2], sure=False, bound=bound)
             else:
-                count = None if row.count is None else buffer[2]
-                rows = rows.replace(count=count, bound=row.bound * length)
-            gathered[key] = rows
-        return gathered
+                count = None if row.count is None else ring[2]
+                kept = kept.replace(count=count, bound=row.bound * length)
+            gathered[keys] = kept
+        return Collected(
+            {keys: gathered[keys] for keys in self.logs.groups or gathered},
+            self.logs.order or rows.order,
+            self.threaded(state),
+        )
 
-    def _reduced(self) -> dict[str, Accumulator]:
-        rows = self.logs.rows()
-        return {key: own for key, own in rows.items() if isinstance(own, Accumulator)}
+    def _totals(self) -> dict[Keys, Accumulator]:
+        """Return the forms of the accumulators."""
+        each = self.logs.accumulators.items()
+        return {keys: form(keys[0], [accumulator]) for keys, accumulator in each}
 
-    def _total(self, key: str) -> Any:
-        own: Any = self.logs.rows()[key]
-        if is_handed_on(own):
-            return own
-        total = form(key, [own])
-        if total.batch or not self.batch:
-            return total
-        # Something of the host calls, which all examples share.
-        widen = lambda x: jax.ShapeDtypeStruct(self.batch + x.shape, x.dtype)  # noqa: E731
-        return total.map(widen, batch=self.batch)
-
-    def _row(self, key: str) -> Rows:
-        """The rows of one iteration, each with a mask."""
-        rows = common(key, [self.logs.rows()[key]], time=True)
+    def _row(self, keys: Keys) -> Rows:
+        """Return the form of the rows of one iteration, each with a mask."""
+        rows = common(keys[0], [self.logs.rows[keys]], time=True)
         return rows.replace(valid=mask_over(rows))
+
+    def _widened(self, threaded: Threaded) -> Threaded:
+        """Return the state with the axes that all that is carried must have.
+
+        Those of counts are there; the token of host calls is one for all examples.
+        """
+        if not self.batch or threaded.token is None:
+            return threaded
+        token = jnp.broadcast_to(threaded.token, self.batch)
+        return dataclasses.replace(threaded, token=token)
 
 
 def _for_each_device(state: State) -> State:
@@ -108,15 +146,15 @@ def _columns(rows: Rows) -> Any:
     return rows.value, rows.steps, rows.masks
 
 
-def empty_buffer(row: Rows, room: int) -> Any:
-    """An empty ring of rows: arrays with the axes `*batch, room, ...`, and two counts.
+def empty_ring(row: Rows, capacity: int) -> Ring:
+    """Return an empty ring: arrays with the axes `*batch, capacity, ...`, and two counts.
 
-    They are those of the rows that were pushed, and of those that were logged.
+    They count the rows that were pushed, and those that were logged.
     """
     n = len(row.batch)
 
     def zeros(x):
-        shape = (*x.shape[1 : 1 + n], room, *x.shape[1 + n :])
+        shape = (*x.shape[1 : 1 + n], capacity, *x.shape[1 + n :])
         axes = [*range(1, 1 + n), None, *range(1 + n, x.ndim)]
         like = sharding.abstract_array(shape, x.dtype, x, axes)
         return sharding.shard_like(jnp.zeros(shape, x.dtype), like)
@@ -125,11 +163,11 @@ def empty_buffer(row: Rows, room: int) -> Any:
     return jax.tree.map(zeros, _columns(row)), none, none
 
 
-def push(buffer: Any, rows: Rows, room: int) -> Any:
+def push(ring: Ring, rows: Rows, capacity: int) -> Ring:
     """Append the rows that were really logged."""
 
     def write(column, count, x, valid):
-        at = count % room
+        at = count % capacity
         # Nothing is copied, also where nothing is written.
         old = lax.dynamic_index_in_dim(column, at, 0, keepdims=False)
         return lax.dynamic_update_index_in_dim(column, jnp.where(valid, x, old), at, 0)
@@ -142,31 +180,31 @@ def push(buffer: Any, rows: Rows, room: int) -> Any:
         columns = jax.tree.map(lambda c, x: write(c, count, x, valid), columns, xs)
         return (columns, count + valid.astype(jnp.int32)), None
 
-    *pushed, total = buffer
-    pushed, _ = lax.scan(append, tuple(pushed), (_columns(rows), rows.valid))
-    return *pushed, total + counted(rows)
+    columns, count, total = ring
+    (columns, count), _ = lax.scan(append, (columns, count), (_columns(rows), rows.valid))
+    return columns, count, total + counted(rows)
 
 
-def ordered(buffer: Any, row: Rows, room: int) -> Rows:
-    """The rows of a ring, oldest first, those that exist valid."""
-    columns, count, total = buffer
+def ordered(ring: Ring, row: Rows, capacity: int) -> Rows:
+    """Return the rows of a ring, oldest first, those that exist valid."""
+    columns, count, total = ring
 
     def read(column, count):
-        oldest = jnp.where(count > room, count % room, 0)
+        oldest = jnp.where(count > capacity, count % capacity, 0)
         return jnp.roll(column, -oldest, axis=0)
 
     for _ in row.batch:
         read = jax.vmap(read)
     columns = jax.tree.map(lambda column: read(column, count), columns)
-    return in_ring((columns, count, total), row, room)
+    return in_ring((columns, count, total), row, capacity)
 
 
-def in_ring(buffer: Any, row: Rows, room: int) -> Rows:
-    """The rows of a ring as they are in there, those that exist valid."""
-    columns, count, _ = buffer
+def in_ring(ring: Ring, row: Rows, capacity: int) -> Rows:
+    """Return the rows of a ring as they are in there, those that exist valid."""
+    columns, count, _ = ring
 
     def exists(count):
-        return jnp.arange(room, dtype=jnp.int32) < count
+        return jnp.arange(capacity, dtype=jnp.int32) < count
 
     for _ in row.batch:
         exists = jax.vmap(exists)
@@ -185,10 +223,10 @@ def in_ring(buffer: Any, row: Rows, room: int) -> Rows:
     )
 
 
-def shortened(key: str, rows: Rows, room: int) -> Rows:
-    """The valid rows at the front, in as many rows as there can be valid ones."""
-    if not rows.time or rows.length <= room:
+def shortened(key: str, rows: Rows, capacity: int) -> Rows:
+    """Move the valid rows to the front, in as many rows as there can be valid ones."""
+    if not rows.time or rows.length <= capacity:
         return rows
     target = common(key, [rows], time=True)
-    short = ordered(push(empty_buffer(target, room), rows, room), target, room)
+    short = ordered(push(empty_ring(target, capacity), rows, capacity), target, capacity)
     return short.replace(count=rows.count)

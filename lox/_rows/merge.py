@@ -3,7 +3,6 @@
 import collections
 import itertools as it
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +11,8 @@ from jax import lax
 from lox._rows.accumulator import Accumulator, combine, either, fit
 from lox._rows.rows import Branch, Rows, common, concatenate, conform, mask_over
 
-# `Rows`, or an `Accumulator` if the key is reduced, or something that is handed on from one
-# part of a program to the next: then the last one is what there is.
-Entry = Any
+# An `Accumulator` if the key is reduced.
+Entry = Rows | Accumulator
 
 
 def merge(key: str, parts: Sequence[Entry]) -> Entry:
@@ -23,18 +21,19 @@ def merge(key: str, parts: Sequence[Entry]) -> Entry:
     What the branches of a vmapped `cond` log is found one after the other here, but no
     example logs both: they share rows, as those of any other `cond` do.
     """
-    if len(parts) == 1 or is_handed_on(parts[-1]):
-        return parts[-1]
-    if are_reduced(key, parts):
-        return combine(key, parts)
-    conds = collections.Counter(branch.cond for part in parts for branch in part.path)
+    if len(parts) == 1:
+        return parts[0]
+    kept, reduced = _by_kind(key, parts)
+    if reduced:
+        return combine(key, reduced)
+    conds = collections.Counter(branch.cond for part in kept for branch in part.path)
 
     def outermost_first(branch: Branch) -> int:
         # All that is in an inner `cond` is in the outer one, too.
         return -conds[branch.cond]
 
-    paths = [tuple(sorted(part.path, key=outermost_first)) for part in parts]
-    ordered = [part.replace(path=path) for part, path in zip(parts, paths, strict=True)]
+    paths = [tuple(sorted(part.path, key=outermost_first)) for part in kept]
+    ordered = [part.replace(path=path) for part, path in zip(kept, paths, strict=True)]
     return _merge(key, ordered, 0)
 
 
@@ -52,12 +51,10 @@ def _merge(key: str, parts: Sequence[Rows], depth: int) -> Rows:
     return _fold(key, parts, depth)
 
 
-def is_handed_on(entry: Entry) -> bool:
-    return not isinstance(entry, Rows | Accumulator)
-
-
-def are_reduced(key: str, parts: Sequence[Entry]) -> bool:
-    """Whether the key is reduced, in all parts or in none."""
+def _by_kind(
+    key: str, parts: Sequence[Entry | None]
+) -> tuple[list[Rows], list[Accumulator]]:
+    """Return the parts that keep rows and those that are reduced; one list is empty."""
     reduced = [part for part in parts if isinstance(part, Accumulator)]
     kept = [part for part in parts if isinstance(part, Rows)]
     if reduced and kept:
@@ -66,18 +63,22 @@ def are_reduced(key: str, parts: Sequence[Entry]) -> bool:
             f"keeps its rows at {kept[0].where}. Ask for the same in all calls of `log`, "
             "or let `lox.spool` decide with `reduce=`."
         )
-    return bool(reduced)
+    return kept, reduced
 
 
 def alternatives(key: str, parts: Sequence[Entry | None]) -> Entry:
-    """The form in which exactly one of `parts` (None: no rows) leaves a `cond`."""
-    present = [part for part in parts if part is not None]
-    if is_handed_on(present[0]):
-        return present[0]
-    if are_reduced(key, present):
-        return either(key, parts)
-    target = common(key, present)
-    bounds = {0 if part is None else part.bound for part in parts}
+    """Return the form in which exactly one of `parts` (None: no rows) leaves a `cond`."""
+    kept, reduced = _by_kind(key, parts)
+    is_complete = len(kept) + len(reduced) == len(parts)
+    if reduced:
+        return either(key, [*reduced] if is_complete else [*reduced, None])
+    return _common_rows(key, kept, is_complete)
+
+
+def _common_rows(key: str, parts: Sequence[Rows], is_complete: bool) -> Rows:
+    """Return the form of rows of which exactly one of `parts` exists, or none."""
+    target = common(key, parts)
+    bounds = {part.bound for part in parts} | (set() if is_complete else {0})
     if len(bounds) > 1:
         target = target.replace(valid=mask_over(target), sure=False)
     return target
@@ -85,9 +86,9 @@ def alternatives(key: str, parts: Sequence[Entry | None]) -> Entry:
 
 def fitted(part: Entry | None, target: Entry) -> Entry:
     """Bring a part into the form that `alternatives` found."""
-    if is_handed_on(target):
-        return part
-    return fit(part, target) if isinstance(target, Accumulator) else conform(part, target)
+    if isinstance(target, Accumulator):
+        return fit(part if isinstance(part, Accumulator) else None, target)
+    return conform(part if isinstance(part, Rows) else None, target)
 
 
 def _fold(key: str, parts: Sequence[Rows], depth: int) -> Rows:
@@ -101,7 +102,7 @@ def _fold(key: str, parts: Sequence[Rows], depth: int) -> Rows:
     }
     branches = [by_index.get(index) for index in range(count)]
     prefix = parts[0].path[:depth]
-    target = alternatives(key, branches)
+    target = _common_rows(key, list(by_index.values()), None not in branches)
     long = [b for b in branches if b is not None and b.bound == target.bound]
     sure = len(long) == count and all(
         branch.sure and len(branch.path) == depth + 1 for branch in long

@@ -67,8 +67,8 @@ def _over_time(key: str, reduction: Reduction, rows: Rows) -> Rows:
 
     def lift(columns) -> Accumulator:
         value, steps, valid = columns
-        row = Rows(value, steps, valid, batch=rows.batch, tags=rows.tags)
-        return reduced(key, row, reduction)
+        row = Rows((value,), steps, valid, batch=rows.batch, tags=rows.tags)
+        return reduced((key,), row, reduction)
 
     def abstract(x):
         return jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
@@ -82,6 +82,7 @@ def _over_time(key: str, reduction: Reduction, rows: Rows) -> Rows:
     surely = rows.valid is None and rows.length > 0
     result = finished(total.replace(valid=None if surely else total.valid, paths=()))
     return result.replace(
+        value=result.value[0],
         steps={name: result.steps[name] for name in rows.steps},
         masks={name: result.steps[_MASK + name] for name in rows.masks},
     )

@@ -161,7 +161,7 @@ def common(key: str, parts: Sequence[Rows], time: bool = False) -> Rows:
     first, widest = parts[0], max(parts, key=lambda part: len(part.batch))
     for part in parts:
         check_batch(key, part, widest)
-        _check_same(key, first, part)
+        check_same(key, first, part)
     batch = widest.batch
     time = time or any(part.time for part in parts)
     length = max(part.length for part in parts)
@@ -341,7 +341,7 @@ def check_batch(key: str, part: Any, widest: Any) -> None:
         )
 
 
-def _check_same(key: str, a: Rows, b: Rows) -> None:
+def check_same(key: str, a: Rows, b: Rows) -> None:
     if _describe(a, a.value) != _describe(b, b.value):
         raise ValueError(
             f"{key!r} is logged as {_describe(a, a.value)} at {a.where} and as "

@@ -9,8 +9,9 @@ import numpy as np
 from lox._core.log import print_with
 from lox._core.record import Record
 from lox._logdict.logdict import logdict
-from lox._stream.emit import emit, last_token
+from lox._stream.emit import emit
 from lox._stream.packet import Parcel
+from lox._stream.token import last_token
 from lox_host.display.values import short
 
 

@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
-from lox._core.record import Record, bind, emit_effect, emit_p
-from lox._jax import host_call, sharding, tracing
+from lox._core.record import Record, bind, emit_p
+from lox._jax import host_call, sharding
 from lox._rows.rows import key_data
 from lox._stream.packet import Contents, Parcel, by_width, pack
-from lox._stream.token import new_token, same
 
 
 def emit(
@@ -27,29 +26,6 @@ def emit(
     """
     records = jax.tree.map(key_data, list(records))
     return bind(emit_p, records, [token], callback=callback)[0]
-
-
-def last_token() -> Any:
-    """The token for a call that comes after those that the program has made so far."""
-    for primitive, outs in tracing.staged_with(emit_effect):
-        if primitive is emit_p:
-            return outs[0]
-        # A loop or a branch is over when what comes out of it is there.
-        zeros = [
-            _zero(x)
-            for x in outs
-            if x.size and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-        ]
-        if zeros:
-            return sum(zeros[1:], zeros[0])
-    return new_token()
-
-
-def _zero(x: jax.Array) -> jax.Array:
-    """A zero that the compiler cannot make without `x`."""
-    first = jnp.real(jax.lax.stop_gradient(x).reshape(-1)[0]).astype(np.float32)
-    ones = jax.lax.population_count(jax.lax.bitcast_convert_type(first, np.int32))
-    return ones >> 7  # of 32 bits at most
 
 
 @emit_p.def_impl
@@ -85,7 +61,9 @@ def _lowering(call_host: Callable) -> Callable:
                 callback(Parcel(arrays, contents))
 
             def call():
-                return same(call_host(context, deliver, token, *pack(leaves, groups)))
+                return sharding.make_unvarying(
+                    call_host(context, deliver, token, *pack(leaves, groups))
+                )
 
             conditions = [jnp.isin(device, np.array(callers))] if callers else []
             wanted = [_is_wanted(record) for record in jax.tree.unflatten(form, leaves)]
@@ -98,7 +76,7 @@ def _lowering(call_host: Callable) -> Callable:
         def on_device(device, token, *leaves):
             run = ft.partial(lowered, device)
             run = run if callers else sharding.once_per_device(run)
-            return run(same(token), *leaves)
+            return run(sharding.make_unvarying(token), *leaves)
 
         return sharding.lower_per_device(on_device, context, *args)
 

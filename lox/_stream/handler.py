@@ -2,24 +2,24 @@
 
 import dataclasses
 import functools as ft
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import JaxprEqn
 
-from lox._core.collect import COUNT, Collect
+from lox._core.collect import Collect
 from lox._core.handler import Handler
 from lox._core.record import Record
 from lox._jax import equations, sharding
 from lox._logdict.logdict import logdict
-from lox._rows.merge import Entry
-from lox._rows.rows import Rows, Where, per_example, static, without_keys
-from lox._stream.buffer import POOL, Pool, hands_on, is_bounded
+from lox._rows.collected import Collected, Threaded, rows_by_key
+from lox._rows.rows import Where, per_example, static, without_keys
+from lox._stream.buffer import Buffer, can_thread_buffer, is_bounded
 from lox._stream.emit import emit
 from lox._stream.packet import Parcel
-from lox._stream.token import chained, follow
 
 
 @jax.tree_util.register_dataclass
@@ -33,24 +33,24 @@ class Tap(Handler):
         run: What each record goes with: the number of the run that it belongs to.
         callback: What the host calls.
         batch: Every how many rows of a key a loop delivers them. None: each record.
-        lanes: Sizes of the batch axes that come from `vmap`s around.
-        pool: Where rows wait for others. None: they are delivered at once.
+        batch_axes: Sizes of the axes that come from `vmap`s around.
+        buffer: Where rows wait for others. None: they are delivered at once.
     """
 
     collect: Collect
     token: Any
     run: Any
-    pool: Pool | None = dataclasses.field(default=None, kw_only=True)
+    buffer: Buffer | None = dataclasses.field(default=None, kw_only=True)
     callback: Callable[[Parcel], None] = static()
     batch: int | None = static(default=None)
-    lanes: tuple[int, ...] = static(default=())
+    batch_axes: tuple[int, ...] = static(default=())
 
     captures = True
 
     def concerns(self, program: Any) -> bool:
         return self.collect.concerns(program)
 
-    def handle(self, record: Record, where: Where) -> dict[str, Entry]:
+    def handle(self, record: Record, where: Where) -> Collected:
         return self.collect.handle(record, where)
 
     def carries(self) -> bool:
@@ -62,7 +62,7 @@ class Tap(Handler):
     def chunk(
         self, body: Sequence[Any], rows: Callable[[], int], length: int | None
     ) -> int | None:
-        if self.batch is None or self.pool or not all(map(is_bounded, body)):
+        if self.batch is None or self.buffer or not all(map(is_bounded, body)):
             return None
         number = max(1, rows())
         size = max(1, self.batch // number)
@@ -73,114 +73,124 @@ class Tap(Handler):
         calls = -(-length // size)
         return size if length % calls else length // calls
 
-    def buffering(self, loop: Any, logs: Callable[[], logdict]) -> Self | None:
-        if self.batch is None or self.pool or self.lanes or self.collect.coordinates:
+    def buffering(self, loop: JaxprEqn, logs: Callable[[], Collected]) -> Self | None:
+        if self.batch is None or self.buffer or self.batch_axes or self.collect.coordinates:
             return None
-        if all(map(is_bounded, equations.jaxprs_in(loop.params))) or not hands_on(loop):
+        is_bounded_loop = all(map(is_bounded, equations.jaxprs_in(loop.params)))
+        if is_bounded_loop or not can_thread_buffer(loop):
             return None
-        rows = _only_rows(logs().rows())
-        pool = Pool.of(rows, self.batch) if rows else None
-        return pool and dataclasses.replace(self, pool=pool)
+        rows = _sendable(logs())
+        return self._replace(buffer=Buffer.of(rows, self.batch)) if rows.groups else None
 
-    def threaded(self) -> dict[str, Any]:
-        return {POOL: self.pool} if self.pool else {}
-
-    def deliver(
-        self, parts: Sequence[dict[str, Entry]], iterations: Any
-    ) -> Sequence[dict[str, Entry]]:
-        """Send the collected rows to the host. What is left are counts and the token."""
-        counts = [{k: own for k, own in p.items() if k.startswith(COUNT)} for p in parts]
-        each = [rows for rows in map(_only_rows, parts) if rows]
-        if not each:
-            return counts
-        if self.pool:
-            return [*counts, *self._pooled(self.pool, each)]
-        records = [_one_record(rows, self.run, self.lanes) for rows in each]
-        return [*counts, chained(emit(records, self.callback, self.token))]
-
-    def _pooled(self, pool: Pool, parts: list[dict[str, Rows]]) -> list:
-        """Let rows wait until there are enough of some key, and send all that wait."""
-        token = self.token
-        for part in parts:
-            pool = pool.add(part)
-            is_full = pool.is_full()
-            send = ft.partial(self._send, pool, token)
-            token = jax.lax.cond(is_full, send, lambda token=token: token)
-            pool = pool.emptied(is_full)
-        return [{POOL: pool}, chained(token)]
-
-    def flush(self) -> dict[str, Entry]:
-        """Send all that waits. What is left is the token."""
-        return chained(self._send(self.pool, self.token)) if self.pool else {}
-
-    def _send(self, pool: Pool, token: Any) -> jax.Array:
-        record = _one_record(pool.rows(), self.run, self.lanes)
-        return emit([record], self.callback, token)
-
-    def after(self, entries: Mapping[str, Entry]) -> Self:
+    def threaded(self) -> Threaded:
         return dataclasses.replace(
-            self,
-            collect=self.collect.after(entries),
-            token=follow(self.token, entries),
-            pool=entries.get(POOL, self.pool),
+            self.collect.threaded(), buffer=self.buffer, token=self.token
         )
 
+    def after(self, state: Threaded) -> Self:
+        return self._replace(
+            collect=self.collect.after(state),
+            buffer=self.buffer if state.buffer is None else state.buffer,
+            token=self.token if state.token is None else state.token,
+        )
+
+    def deliver(self, parts: Sequence[Collected], iterations: Any) -> Sequence[Collected]:
+        """Send the collected rows to the host, and return the state after that."""
+        state = ft.reduce(Threaded.then, (part.threaded for part in parts), Threaded())
+        sent = [rows for rows in map(_sendable, parts) if rows.groups]
+        if sent and self.buffer:
+            state = state.then(self._buffered(self.buffer, sent))
+        elif sent:
+            records = [_one_record(rows, self.run, self.batch_axes) for rows in sent]
+            state = state.then(Threaded(token=emit(records, self.callback, self.token)))
+        return [Collected(threaded=state)]
+
+    def _buffered(self, buffer: Buffer, parts: Sequence[Collected]) -> Threaded:
+        """Let rows wait until there are enough of some key, and send all that wait."""
+        token = self.token
+        for rows in parts:
+            buffer = buffer.add(rows)
+            is_full = buffer.is_full()
+            send = ft.partial(self._send, buffer, token)
+            token = jax.lax.cond(is_full, send, lambda token=token: token)
+            buffer = buffer.emptied(is_full)
+        return Threaded(buffer=buffer, token=token)
+
+    def flush(self) -> Threaded:
+        return (
+            Threaded(token=self._send(self.buffer, self.token))
+            if self.buffer
+            else Threaded()
+        )
+
+    def _send(self, buffer: Buffer, token: Any) -> jax.Array:
+        record = _one_record(buffer.rows(), self.run, self.batch_axes)
+        return emit([record], self.callback, token)
+
+    def _replace(self, **changes: Any) -> Self:
+        return dataclasses.replace(self, **changes)
+
     def batched(self, size: int) -> Self:
-        lanes, collect = (size, *self.lanes), self.collect.batched(size)
-        return dataclasses.replace(self, collect=collect, lanes=lanes)
+        return self._replace(
+            collect=self.collect.batched(size), batch_axes=(size, *self.batch_axes)
+        )
 
     def unbatched(self, batched: Any) -> Self | None:
         token = self.token.max(0) if batched.token else self.token
         collect = self.collect.unbatched(batched.collect)
-        return collect and dataclasses.replace(self, collect=collect, token=token)
+        return collect and self._replace(collect=collect, token=token)
 
     def per_device(self, records: Sequence[Record]) -> Self:
-        collect = self.collect.per_device(records)
         shared = jax.tree.map(lambda _: -1, self)
-        return dataclasses.replace(shared, collect=collect)
+        return shared._replace(collect=self.collect.per_device(records))
 
     def on_device(self) -> Self:
-        collect = dataclasses.replace(self.collect, coordinates=sharding.coordinates())
-        return dataclasses.replace(self, collect=collect)
+        coordinates = sharding.coordinates()
+        return self._replace(
+            collect=dataclasses.replace(self.collect, coordinates=coordinates)
+        )
 
     def only(self, keys: frozenset[str]) -> Self:
-        return dataclasses.replace(self, collect=self.collect.only(keys))
+        return self._replace(collect=self.collect.only(keys))
 
     def quiet(self) -> Self:
-        return dataclasses.replace(self, collect=self.collect.quiet())
+        return self._replace(collect=self.collect.quiet())
 
     def collecting(self, capacity: int | None = None) -> Collect:
         return dataclasses.replace(self.collect, capacity=capacity)
 
 
-def _only_rows(entries: Mapping[str, Entry]) -> dict[str, Rows]:
-    """The rows of keys that have any, without what is counted."""
-    every = entries.items()
-    return {key: own for key, own in every if not key.startswith(COUNT) and own.bound}
+def _sendable(logs: Collected) -> Collected:
+    """Return the rows of keys that have any."""
+    groups = {keys: rows for keys, rows in logs.rows.items() if rows.bound}
+    held = {key for keys in groups for key in keys}
+    return Collected(groups, tuple(key for key in logs.order if key in held))
 
 
-def _one_record(entries: Mapping[str, Rows], run: Any, lanes: tuple[int, ...]) -> Record:
-    """The rows of several keys, and their run, as one record: valid if any row is."""
-    n = len(lanes)
-    rows = {
-        key: without_keys(
-            own.replace(path=(), outer=0, sure=True, bound=1, count=None, where=Where())
+def _one_record(logs: Collected, run: Any, batch_axes: tuple[int, ...]) -> Record:
+    """Return rows of several keys, and their run, as one record: valid if any row is."""
+    n = len(batch_axes)
+    groups = {
+        keys: without_keys(
+            rows.replace(path=(), outer=0, sure=True, bound=1, count=None, where=Where())
         )
-        for key, own in entries.items()
+        for keys, rows in logs.rows.items()
     }
-    has_lanes = np.ndim(run) > 0 or any(own.batch[:n] == lanes for own in rows.values())
-    batch = lanes if has_lanes else ()
+    is_batched = np.ndim(run) > 0 or any(
+        rows.batch[:n] == batch_axes for rows in groups.values()
+    )
+    batch = batch_axes if is_batched else ()
     for _ in batch:
-        rows = {key: per_example(own, lanes[0]) for key, own in rows.items()}
+        groups = {k: per_example(rows, batch_axes[0]) for k, rows in groups.items()}
     # Without any mask, all of it is delivered as it is.
-    masks = [own.valid for own in rows.values()]
+    masks = [rows.valid for rows in groups.values()]
     valid = None
     if any(mask is not None for mask in masks):
         each = [_any(mask, batch) for mask in masks]
         valid = jnp.stack(each).any(0)
-    logs = logdict.of(rows)
+    rows = logdict.of(rows_by_key(groups, logs.order))
     run = None if run is None else jnp.broadcast_to(run, batch)
-    return Record((logs, run), steps={}, valid=valid, keys=tuple(rows), batch=batch)
+    return Record((rows, run), steps={}, valid=valid, keys=logs.order, batch=batch)
 
 
 def _any(mask: Any, batch: tuple[int, ...]) -> jax.Array:

@@ -4,7 +4,7 @@ import dataclasses
 import functools as ft
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import jax
@@ -18,12 +18,12 @@ from lox._core.rules.table import rules
 from lox._core.staging import trace
 from lox._core.transform import transformed
 from lox._jax import equations, sharding
-from lox._rows.merge import Entry
+from lox._rows.collected import Collected, Threaded
 from lox._rows.rows import static
 from lox._stream.callbacks import awaited, call_soon, callback_thread
 from lox._stream.emit import emit
 from lox._stream.packet import Parcel
-from lox._stream.token import chained, follow, new_token
+from lox._stream.token import new_token
 from lox_host.display.progress_bar import Bar
 
 # How often the bar moves at least, if the loops have so many iterations.
@@ -62,11 +62,12 @@ def _count(title: str, fun: Callable, *args: Any, **kwargs: Any) -> Any:
     traced = trace(fun, *args, **kwargs)
     program = equations.close(traced.jaxpr).jaxpr
     display = Display(Bar(title, _expected(program)))
-    begin = Count(new_token(), display).tell("begin", 0) if _loops(program) else {}
-    interpreter = Interpreter(Count(new_token(), display)).on_device().after(begin)
+    count, has_loops = Count(new_token(), display), bool(_loops(program))
+    begin = count.tell("begin", 0) if has_loops else Threaded()
+    interpreter = Interpreter(count).on_device().after(begin)
     outs, logs = interpreter(traced.jaxpr, *traced.args)
-    if begin:
-        interpreter.after(logs.rows()).handler.tell("end", 0)
+    if has_loops:
+        interpreter.handler.after(logs.threaded).tell("end", 0)
     return traced.output(outs)
 
 
@@ -90,15 +91,13 @@ class Count(Handler):
             return bool(_loops(program))
         return _is_or_holds_loop(program)
 
-    def tell(self, key: str, number: Any) -> dict[str, Entry]:
+    def tell(self, key: str, number: Any) -> Threaded:
         values = (jnp.asarray(number, jnp.int32),)
         record = Record(values, steps={}, valid=self.tells, keys=(key,))
-        return chained(emit([record], self.display, self.token))
+        return Threaded(token=emit([record], self.display, self.token))
 
-    def deliver(
-        self, parts: Sequence[dict[str, Entry]], iterations: Any
-    ) -> Sequence[dict[str, Entry]]:
-        return [self.tell("done", iterations)]
+    def deliver(self, parts: Sequence[Collected], iterations: Any) -> Sequence[Collected]:
+        return [Collected(threaded=self.tell("done", iterations))]
 
     def carries(self) -> bool:
         return True
@@ -108,8 +107,12 @@ class Count(Handler):
     ) -> int | None:
         return _chunk(body, length)
 
-    def after(self, entries: Mapping[str, Entry]) -> Self:
-        return dataclasses.replace(self, token=follow(self.token, entries))
+    def threaded(self) -> Threaded:
+        return Threaded(token=self.token)
+
+    def after(self, state: Threaded) -> Self:
+        token = self.token if state.token is None else state.token
+        return dataclasses.replace(self, token=token)
 
     def unbatched(self, batched: Any) -> Self:
         token = self.token.max(0) if batched.token else self.token

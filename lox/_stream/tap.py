@@ -18,9 +18,9 @@ from lox._logdict.logdict import logdict
 from lox._stream.callbacks import awaited, call_soon, callback_thread
 from lox._stream.decode import unpacked
 from lox._stream.default_print import print_logs
-from lox._stream.emit import last_token
 from lox._stream.handler import Tap
 from lox._stream.packet import Parcel
+from lox._stream.token import last_token
 
 
 def tap(

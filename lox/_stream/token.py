@@ -1,67 +1,49 @@
-"""The token that host calls hand on, so that each comes after the one before it.
+"""The token that puts host calls in order.
 
-It travels like a key that is reduced: out of branches, along the carries of loops.
+XLA may run host calls at different places of a program in any order. So each call takes a
+token, the output of the call before, and returns one for the call after:
+
+    token -> emit a -> token -> while { token -> emit b -> token } -> token -> emit c
+
+All tokens are zero: what counts is that the compiler cannot make one without the call that
+returns it. Through loops, branches and inner functions a token goes as threaded state (see
+`lox._rows.collected`); a new transformation in the same program begins where the last one
+has ended, which is what `last_token` finds.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import ShapedArray
-from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
 
-from lox._rows.accumulator import Accumulator, reduced
-from lox._rows.reductions import Reduction
-from lox._rows.rows import Rows
-
-_TOKEN = "\0token"
-_adding = Reduction(
-    empty=jnp.zeros_like, lift=lambda x: x, combine=lambda a, b: a + b, finish=lambda x: x
-)
+from lox._core.record import emit_effect, emit_p
+from lox._jax import tracing
 
 
-def new_token() -> Any:
-    """The token for a first call. All tokens are zero."""
+def new_token() -> np.ndarray:
+    """Return the token for a first call."""
     return np.zeros((), np.int32)
 
 
-def chained(token: Any) -> dict[str, Accumulator]:
-    """What is logged of a host call that returned `token`."""
-    return {_TOKEN: reduced(_TOKEN, Rows(token, {}), _adding)}
+def last_token() -> Any:
+    """Return the token for a call that comes after all that the program has made so far."""
+    for primitive, outs in tracing.staged_with(emit_effect):
+        if primitive is emit_p:
+            return outs[0]
+        # A loop or a branch is over when what comes out of it is there.
+        zeros = [
+            _zero(x)
+            for x in outs
+            if x.size and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        ]
+        if zeros:
+            return sum(zeros[1:], zeros[0])
+    return new_token()
 
 
-def follow(token: Any, entries: Mapping[str, Any]) -> Any:
-    """The token for a call that comes after `token` and after what was logged."""
-    if _TOKEN not in entries:
-        return token
-    (last,) = entries[_TOKEN].value
-    return token + (last.max() if last.ndim else last)
-
-
-def same_everywhere(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """What has been logged on one of several devices, its token good for all of them.
-
-    Each device has a token of its own, but all are zero. Nothing is exchanged.
-    """
-    if _TOKEN not in entries:
-        return dict(entries)
-    return {**entries, _TOKEN: entries[_TOKEN].map(same)}
-
-
-def same(token: Any) -> Any:
-    """The token as one that JAX takes to be the same on all devices."""
-    return _same_p.bind(token)
-
-
-def is_token(key: str) -> bool:
-    return key == _TOKEN
-
-
-# JAX knows of some values that they may differ between devices; this one does not.
-_same_p = Primitive("lox_same")
-_same_p.def_impl(lambda x: x)
-_same_p.def_abstract_eval(lambda x: ShapedArray(x.shape, x.dtype))
-batching.defvectorized(_same_p)
-mlir.register_lowering(_same_p, lambda context, x: [x])
+def _zero(x: jax.Array) -> jax.Array:
+    """Return a zero that the compiler cannot make without `x`."""
+    first = jnp.real(jax.lax.stop_gradient(x).reshape(-1)[0]).astype(np.float32)
+    ones = jax.lax.population_count(jax.lax.bitcast_convert_type(first, np.int32))
+    return ones >> 7  # of 32 bits at most

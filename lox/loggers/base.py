@@ -21,9 +21,10 @@ from lox._rows.reductions import Reduction
 from lox._rows.rows import key_data, without_keys
 from lox._runs.logger_callbacks import FinishRuns, WriteRows
 from lox._runs.open_run import open_run
-from lox._stream.emit import emit, last_token
+from lox._stream.emit import emit
 from lox._stream.packet import Parcel
 from lox._stream.tap import tapped
+from lox._stream.token import last_token
 from lox_host.host_logger import HostLogger
 from lox_host.process_exit import write_at_sigterm
 from lox_host.write_buffer import OnError

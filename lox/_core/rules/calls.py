@@ -8,12 +8,11 @@ from typing import Any
 import jax
 from jax.extend.core import JaxprEqn
 
+from lox._core.interpreter import Interpreter
 from lox._core.rules.table import rule_for
-from lox._core.staging import Program, Staged, alike, stage, stage_once
+from lox._core.staging import Staged, alike, stage
 from lox._jax import equations
-from lox._logdict.logdict import logdict
-from lox._rows.merge import alternatives, fitted
-from lox._rows.rows import Rows
+from lox._rows.collected import Collected, signature
 
 
 @rule_for("jit", "pjit")
@@ -48,35 +47,24 @@ def _call(interpreter, eqn, *args):
 
 @rule_for("cond")
 def _cond(interpreter, eqn, index, *args):
-    branches = [
-        stage_once(_branch, jaxpr, interpreter, *args) for jaxpr in eqn.params["branches"]
-    ]
-    each = [branch.shape[1].rows() for branch in branches]
-    keys = dict.fromkeys(key for logs in each for key in logs)
-    forms = {key: alternatives(key, [logs.get(key) for logs in each]) for key in keys}
-
-    def unified(branch: Staged, *leaves) -> tuple[list, logdict]:
-        outs, logs = branch(*leaves)
-        rows = logs.rows()
-        return outs, logdict.of({k: fitted(rows.get(k), form) for k, form in forms.items()})
-
-    if any(signature(logs) != signature(forms) for logs in each):
-        branches = [stage(ft.partial(unified, b), *b.leaves) for b in branches]
+    branches = [interpreter.stage(jaxpr, *args) for jaxpr in eqn.params["branches"]]
+    logs = [branch.shape[1] for branch in branches]
+    form = Collected.either(logs)
+    if any(signature(own) != signature(form) for own in logs):
+        unify = ft.partial(_in_form, form)
+        branches = [stage(ft.partial(unify, b), interpreter, *args) for b in branches]
     branches = alike(branches, index)
     jaxprs = tuple(branch.jaxpr for branch in branches)
     params = {**eqn.params, "branches": jaxprs}
     return branches[0].output(eqn.primitive.bind(index, *branches[0].leaves, **params))
 
 
-def _branch(jaxpr: Program, interpreter, *args) -> tuple[list, logdict]:
-    outs, logs = interpreter(jaxpr, *args)
-    # Also by a branch that does nothing with it.
-    return outs, logdict.of({**interpreter.handler.threaded(), **logs.rows()})
-
-
-def signature(rows: dict[str, Rows]) -> Any:
-    leaves, treedef = jax.tree.flatten(logdict.of(rows))
-    return treedef, [(leaf.shape, leaf.dtype) for leaf in leaves]
+def _in_form(
+    form: Collected, branch: Staged, interpreter: Interpreter, *args: Any
+) -> tuple[list, Collected]:
+    """Run a branch, and bring what it logs into the form that all branches have."""
+    outs, logs = branch(*jax.tree.leaves((interpreter, args)))
+    return outs, logs.fitted(form, interpreter.handler.threaded())
 
 
 @rule_for("checkpoint", "remat", "remat2")

@@ -17,13 +17,11 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from lox._core.handler import Forward
 from lox._core.interpreter import Interpreter
-from lox._core.rules.calls import signature
-from lox._core.rules.loops import collecting, in_sequence
+from lox._core.rules.loops import collecting
 from lox._core.rules.table import rule_for
 from lox._core.staging import Program, Staged, split, stage_once
 from lox._jax import sharding, tracing
-from lox._logdict.logdict import logdict
-from lox._rows.merge import Entry, fitted
+from lox._rows.collected import Collected, Threaded, signature
 from lox._rows.rows import per_example
 
 
@@ -33,7 +31,7 @@ def _custom_jvp(interpreter, eqn, *args):
 
     @jax.custom_jvp
     def fun(interpreter, *args):
-        return interpreter(call, *args)
+        return _separately(interpreter, call, *args)
 
     def jvp(primals, tangents):
         interpreter, *args = primals
@@ -63,7 +61,7 @@ def _custom_vjp(interpreter, eqn, *args):
 
     @jax.custom_vjp
     def fun(interpreter, *args):
-        return interpreter(call, *args)
+        return _separately(interpreter, call, *args)
 
     def forward(interpreter, *args):
         interpreter = jax.tree.map(
@@ -99,7 +97,7 @@ def _custom_vmap(interpreter, eqn, *args):
 
     @jax.custom_batching.custom_vmap
     def fun(interpreter, *args):
-        return interpreter(call, *args)
+        return _separately(interpreter, call, *args)
 
     @fun.def_vmap
     def rule(size, batched, interpreter, *args):
@@ -118,7 +116,7 @@ def _custom_vmap(interpreter, eqn, *args):
         def itself(interpreter, *args) -> Staged:
             return stage_once(_mapped(tuple(axes), size), call, interpreter, *args)
 
-        adapt = ft.partial(per_example, size=size)
+        adapt = ft.partial(_per_example, size)
         inside = interpreter.with_handler(handler.batched(size))
         settled = _settle(inside, original, itself, *args, adapt=adapt)
         return settled, jax.tree.map(lambda x: True, settled)
@@ -207,8 +205,8 @@ def _settle(
     rule: Callable,
     itself: Callable[..., Staged],
     *args: Any,
-    adapt: Callable = lambda x: x,
-):
+    adapt: Callable[[Collected], Collected] = lambda logs: logs,
+) -> tuple[Any, Collected]:
     """Run the rule of a custom function, and find the logs of the function in it.
 
     A rule that calls its function logs what that logs: these are the function's logs.
@@ -217,33 +215,53 @@ def _settle(
     """
     traced = interpreter.trace(rule, *args)
     looking = collecting(interpreter, capacity=1)
-    expected = _entries(itself, looking, *args)
-    found = looking.stage(traced.jaxpr, *traced.args).shape[1].rows()
-    found = {key: jax.eval_shape(adapt, rows) for key, rows in found.items()}
+    expected = _logs_of(itself, looking, *args)
+    found = looking.stage(traced.jaxpr, *traced.args).shape[1]
+    found = jax.eval_shape(adapt, found)
     same = {
         key
-        for key, rows in expected.items()
-        if key in found and signature({key: rows}) == signature({key: found[key]})
+        for key in expected.order
+        if signature(expected[(key,)]) == signature(found.get((key,)))
     }
     selective = interpreter.with_handler(interpreter.handler.only(frozenset(same)))
     outs, logs = selective(traced.jaxpr, *traced.args)
-    parts = [logdict.of({key: adapt(own) for key, own in logs.rows().items()})]
-    missing = frozenset(expected) - same
+    parts = [adapt(logs)]
+    missing = frozenset(expected.order) - same
     if missing:
-        rest = interpreter.handler.after(logs.rows()).only(missing).quiet()
+        rest = interpreter.handler.after(logs.threaded).only(missing).quiet()
         parts.append(itself(interpreter.with_handler(rest), *args).run()[1])
-    rows = in_sequence(*parts).rows()
-    forms = _entries(itself, interpreter, *args)
-    logs = logdict.of({key: fitted(rows.get(key), form) for key, form in forms.items()})
-    return traced.output(outs), logs
+    form = _logs_of(itself, interpreter, *args)
+    given = adapt(Collected(threaded=interpreter.handler.threaded())).threaded
+    return traced.output(outs), Collected.joined(parts).separated().fitted(form, given)
 
 
-def _entries(
+def _separately(
+    interpreter: Interpreter, jaxpr: Program, *args: Any
+) -> tuple[list, Collected]:
+    """Evaluate a custom function, and return what it logs of each key by itself.
+
+    Its rule may log the same keys, but not together.
+    """
+    outs, logs = interpreter(jaxpr, *args)
+    return outs, logs.separated()
+
+
+def _logs_of(
     itself: Callable[..., Staged], interpreter: Interpreter, *args: Any
-) -> dict[str, Entry]:
-    """Return what a function logs, as abstract arrays."""
+) -> Collected:
+    """Return what a function logs of each key by itself, as abstract arrays."""
     quiet = interpreter.with_handler(interpreter.handler.quiet())
-    return itself(quiet, *args).shape[1].rows()
+    return itself(quiet, *args).shape[1].separated()
+
+
+def _per_example(size: int, logs: Collected) -> Collected:
+    """Return logs with an axis of examples in front of all arrays."""
+    groups = {keys: per_example(entry, size) for keys, entry in logs.groups.items()}
+    token = logs.threaded.token
+    if token is not None:
+        token = jnp.broadcast_to(token, (size, *token.shape))
+    # The handler has counted the rows of each example.
+    return Collected(groups, logs.order, Threaded(logs.threaded.offsets, token=token))
 
 
 def _forward(jaxpr: ClosedJaxpr, *args: Any) -> list:

@@ -1,7 +1,19 @@
-"""How logs leave a `shard_map`: those of all devices, side by side on one more axis."""
+"""How logs leave a `shard_map`: those of all devices, side by side on one more axis.
+
+Inside, each device logs values of its own. Outside there is one array, with an axis of
+devices after time and after the axes of the `vmap`s around, before those inside. Two
+devices that log a scalar in a loop of three iterations:
+
+    device 0   [ a0, a1, a2 ]                     [[ a0, b0 ],
+    device 1   [ b0, b1, b2 ]       ->             [ a1, b1 ],      (time, devices)
+                                                   [ a2, b2 ]]
+
+What JAX knows to be the same on all devices (`check_vma`) has no such axis. That is known
+of each array only once the body has been staged, but a `shard_map` needs the specs of its
+outputs beforehand: so the body is staged first, inside a `shard_map` without outputs.
+"""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,43 +23,43 @@ from jax.extend.core import JaxprEqn
 from jax.sharding import PartitionSpec
 
 from lox._core.analysis import records_in
-from lox._core.collect import COUNT
+from lox._core.interpreter import Interpreter
 from lox._core.rules.table import rule_for
 from lox._core.staging import Staged, stage
 from lox._jax import sharding
-from lox._logdict.logdict import logdict
 from lox._rows.accumulator import Accumulator, combine
+from lox._rows.collected import Collected, Keys, Threaded
 from lox._rows.merge import Entry
 from lox._rows.rows import Rows
-from lox._stream.token import is_token, same_everywhere
 
 
 @rule_for("shard_map")
-def _shard_map(interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
-    """Run a `shard_map`; returns its outputs, and its logs with an axis of devices.
-
-    What is known to be the same on all devices comes without that axis.
-    """
+def _shard_map(
+    interpreter: Interpreter, eqn: JaxprEqn, *args: Any
+) -> tuple[list, Collected]:
     axes = sharding.mapped_axes(eqn)
     given, tree = jax.tree.flatten(interpreter)
-    records = list(records_in(eqn.params))
-    places = jax.tree.leaves(interpreter.handler.per_device(records))
+    # Of each array of the handler, which axis is that of the devices.
+    handler_axes = interpreter.handler.per_device(list(records_in(eqn.params)))
+    places = jax.tree.leaves(handler_axes)
     in_specs = ([_spec(at, axes) for at in places], list(eqn.params["in_specs"]))
     staged: list[Staged] = []
-    spread: set[str] = set()
+    spread: set[Keys] = set()
 
-    def run(given: list, args: list) -> tuple[list, logdict]:
-        """What one device does."""
+    def run(given: list, args: list) -> tuple[list, Collected]:
+        """Do what one device does."""
         pairs = zip(given, places, strict=True)
         own = [x if at < 0 else lax.squeeze(x, (at,)) for x, at in pairs]
         interpreter = jax.tree.unflatten(tree, own).on_device()
         outs, logs = interpreter(eqn.params["jaxpr"], *args)
-        entries = same_everywhere(logs.rows())
-        spread.update(_spread(entries, eqn))
+        logs = _split_by_devices(logs, eqn, spread)
         size = math.prod(axes.values())
-        return outs, logdict.of(
-            {k: _on_axis(own, size) if k in spread else own for k, own in entries.items()}
-        )
+        groups = {
+            keys: _on_axis(entry, size) if keys in spread else entry
+            for keys, entry in logs.groups.items()
+        }
+        state = _state_on_axis(logs.threaded, handler_axes.threaded())
+        return outs, Collected(groups, logs.order, state)
 
     def look(given: list, args: list) -> tuple:
         staged.append(stage(run, given, args))
@@ -58,38 +70,65 @@ def _shard_map(interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
 
     inputs = given, list(args)
     jax.eval_shape(sharding.shard_map(look, eqn, in_specs, ()), *inputs)
-    log_specs = _log_specs(staged[0].shape[1], spread, axes)
-    out_specs = [*eqn.params["out_specs"], *log_specs]
+    form = staged[0].shape[1]
+    placed = {keys: _placed(own, keys in spread) for keys, own in form.groups.items()}
+    state = handler_axes.threaded().limited_to(form.threaded)
+    log_places = jax.tree.leaves(Collected(placed, form.order, state))
+    out_specs = [*eqn.params["out_specs"], *(_spec(at, axes) for at in log_places)]
     leaves = sharding.shard_map(flat, eqn, in_specs, out_specs)(*inputs)
     outs, logs = staged[0].output(leaves)
-    return outs, logdict.of(
-        {k: _combined(k, own) if k in spread else own for k, own in logs.rows().items()}
-    )
+    groups = {
+        keys: _combined(keys, entry) if keys in spread else entry
+        for keys, entry in logs.groups.items()
+    }
+    return outs, logs.replace(groups=groups)
 
 
 @rule_for("xla_pmap")
-def _pmap(interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
+def _pmap(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, Collected]:
     return interpreter(sharding.pmap_as_shard_map(eqn, *args), *args)
 
 
-def _spread(entries: Mapping[str, Entry], eqn: JaxprEqn) -> list[str]:
-    """The keys that may differ from device to device, or that are needed of each."""
+def _split_by_devices(logs: Collected, eqn: JaxprEqn, spread: set[Keys]) -> Collected:
+    """Split groups into keys that may differ from device to device, and others.
+
+    The former are added to `spread`.
+    """
     axes, is_known = sharding.mapped_axes(eqn).keys(), eqn.params["check_vma"]
 
-    def differs(own: Entry) -> bool:
-        is_combined = isinstance(own, Accumulator) and bool(own.reduction.devices)
-        leaves = jax.tree.leaves(own)
-        return is_combined or any(sharding.varying_axes(x) & axes for x in leaves)
+    def differs(entry: Entry) -> bool:
+        is_combined = isinstance(entry, Accumulator) and bool(entry.reduction.devices)
+        leaves = jax.tree.leaves(entry)
+        return (
+            not is_known
+            or is_combined
+            or any(sharding.varying_axes(x) & axes for x in leaves)
+        )
 
-    return [
-        key
-        for key, own in entries.items()
-        if not is_token(key) and (not is_known or key.startswith(COUNT) or differs(own))
-    ]
+    groups: dict[Keys, Entry] = {}
+    for group in logs.groups:
+        parts: dict[bool, list[str]] = {}
+        for key in group:
+            parts.setdefault(differs(logs[(key,)]), []).append(key)
+        for is_spread, keys in parts.items():
+            groups[tuple(keys)] = logs[tuple(keys)]
+            spread.update([tuple(keys)] if is_spread else [])
+    return logs.replace(groups=groups)
+
+
+def _state_on_axis(state: Threaded, axes: Threaded) -> Threaded:
+    """Return the state of one device, as one that leaves the `shard_map`.
+
+    Offsets have an axis of devices, as the handler had them. Each device has a token of its
+    own, but all are zero: any of them is good for all, and nothing is exchanged.
+    """
+    offsets = {k: lax.expand_dims(x, (axes.offsets[k],)) for k, x in state.offsets.items()}
+    token = None if state.token is None else sharding.make_unvarying(state.token)
+    return Threaded(offsets, state.buffer, token)
 
 
 def _on_axis(own: Entry, size: int) -> Entry:
-    """The rows of one of `size` devices, with an axis of devices.
+    """Return the rows of one of `size` devices, with an axis of devices.
 
     It comes after time and the `vmap`s outside of the `shard_map`, before those inside.
     """
@@ -102,25 +141,21 @@ def _on_axis(own: Entry, size: int) -> Entry:
     return wide.replace(ndim=own.ndim + 1, count=count)
 
 
-def _log_specs(logs: logdict, spread: set[str], axes: dict[str, int]) -> list:
-    def place(key: str, own: Entry) -> Entry:
-        """Where each array has the axis of devices, -1 if it has none."""
-        at = own.outer if key in spread else -1
-        placed = own.map(lambda _: at if at < 0 else own.time + at)
-        is_counted = isinstance(own, Rows) and own.count is not None
-        return placed.replace(count=at) if is_counted else placed
-
-    placed = logdict.of({key: place(key, own) for key, own in logs.rows().items()})
-    return [_spec(at, axes) for at in jax.tree.leaves(placed)]
+def _placed(entry: Entry, is_spread: bool) -> Entry:
+    """Return where each array has the axis of devices, -1 if it has none."""
+    at = entry.outer if is_spread else -1
+    placed = entry.map(lambda _: at if at < 0 else entry.time + at)
+    is_counted = isinstance(entry, Rows) and entry.count is not None
+    return placed.replace(count=at) if is_counted else placed
 
 
 def _spec(at: int, axes: dict[str, int]) -> PartitionSpec:
-    """The spec of an array whose axis `at` is that of the devices; -1: it has none."""
+    """Return the spec of an array whose axis `at` is that of the devices; -1: none is."""
     return PartitionSpec() if at < 0 else PartitionSpec(*[None] * at, tuple(axes))
 
 
-def _combined(key: str, own: Entry) -> Entry:
-    """The rows with those of all devices reduced to one, if the reduction asks for it."""
+def _combined(keys: Keys, own: Entry) -> Entry:
+    """Reduce the values of all devices to one, if the reduction asks for it."""
     if not isinstance(own, Accumulator) or not own.reduction.devices:
         return own
     size, rest = own.batch[own.outer], list(own.batch)
@@ -132,7 +167,7 @@ def _combined(key: str, own: Entry) -> Entry:
         for _ in total.batch:
             over = jax.vmap(over, in_axes=1)
         value = [over(x) for x in own.value]
-        _check_combined(key, value, total.value)
+        _check_combined(keys[0], value, total.value)
         total = total.replace(value=value)
     return total.replace(paths=own.paths)
 

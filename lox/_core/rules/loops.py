@@ -30,13 +30,12 @@ from lox._core.interpreter import Interpreter
 from lox._core.rules.table import rule_for
 from lox._core.staging import Staged, carry_predicate, split, stage
 from lox._jax import equations
-from lox._logdict.logdict import logdict
+from lox._rows.collected import Collected
 from lox._rows.loop_carry import Gathering
-from lox._rows.merge import is_handed_on, merge
 from lox._rows.rows import Rows
 
 # `step(interpreter, carry, x)` returns the carry, the output and the logs.
-Step = Callable[[Interpreter, list, list], tuple[list, list, logdict]]
+Step = Callable[[Interpreter, list, list], tuple[list, list, Collected]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,23 +49,23 @@ class Body:
     """
 
     step: Step
-    prepare: Callable[[Interpreter], tuple[Step, logdict]]
+    prepare: Callable[[Interpreter], tuple[Step, Collected]]
 
 
 @rule_for("scan")
-def _scan(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
+def _scan(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, Collected]:
     jaxpr, options = eqn.params["jaxpr"], equations.scan_options(eqn.params)
     consts, init, xs = split(args, *equations.scan_sizes(eqn.params))
     form = *consts, *jaxpr.in_avals[len(consts) :]
 
-    def in_parts(outs: list, logs: logdict) -> tuple[list, list, logdict]:
+    def in_parts(outs: list, logs: Collected) -> tuple[list, list, Collected]:
         carry, ys = split(outs, len(init))
         return carry, ys, logs
 
     def step(interpreter: Interpreter, carry: list, x: list):
         return in_parts(*interpreter.iterate(jaxpr, *consts, *carry, *x))
 
-    def prepare(interpreter: Interpreter) -> tuple[Step, logdict]:
+    def prepare(interpreter: Interpreter) -> tuple[Step, Collected]:
         staged = interpreter.stage_iteration(jaxpr, *form)
 
         def step(interpreter: Interpreter, carry: list, x: list):
@@ -74,7 +73,7 @@ def _scan(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, lo
 
         return step, staged.shape[1]
 
-    def logs(capacity: int | None) -> logdict:
+    def logs(capacity: int | None) -> Collected:
         inside = collecting(interpreter, capacity)
         return inside.stage_iteration(jaxpr, *form).shape[1]
 
@@ -90,7 +89,7 @@ def _scan(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, lo
 
 
 @rule_for("while")
-def _while(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, logdict]:
+def _while(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, Collected]:
     sizes = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     cond_consts, body_consts, init = split(args, *sizes)
     cond, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
@@ -101,7 +100,7 @@ def _while(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, l
     def prepare(interpreter: Interpreter, consts: list, carry: list) -> Staged:
         return interpreter.stage(body, *consts, *carry)
 
-    def logs(capacity: int | None) -> logdict:
+    def logs(capacity: int | None) -> Collected:
         return prepare(collecting(interpreter, capacity), body_consts, init).shape[1]
 
     buffering = _buffering(interpreter, eqn, lambda: logs(1))
@@ -118,8 +117,8 @@ def _while(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, l
     loop = eqn.replace(params=carry_predicate(eqn.params))
     run = _while if size is None else ft.partial(repeat_in_chunks, size=size)
     operands = [*cond_consts, *body_consts, running, *init]
-    outs, rest = run(interpreter.after(first.rows()), loop, *operands)
-    return outs[1:], in_sequence(first, rest)
+    outs, rest = run(interpreter.after(first.threaded), loop, *operands)
+    return outs[1:], Collected.joined([first, rest])
 
 
 def scan(
@@ -129,16 +128,16 @@ def scan(
     xs: list,
     length: int,
     options: dict[str, Any],
-) -> tuple[list, list, logdict]:
+) -> tuple[list, list, Collected]:
     """Run a `scan`, and return the carry, the outputs and the logs."""
-    step, gathering = body.step, Gathering(logdict(), {})
+    step, gathering = body.step, Gathering(Collected(), {})
     if interpreter.handler.carries():
         step, logs = body.prepare(interpreter)
         gathering = Gathering(logs, interpreter.handler.capacities(logs, length))
 
     def iterate(carry, x):
         carry, gathered = carry
-        carry, ys, logs = step(interpreter.after(gathered[0]), carry, x)
+        carry, ys, logs = step(interpreter.after(gathering.threaded(gathered)), carry, x)
         gathered, rows = gathering.add(gathered, logs)
         return (carry, gathered), (ys, rows)
 
@@ -146,10 +145,9 @@ def scan(
     given = None if xs else length
     start = init, gathering.start(interpreter.handler.threaded())
     (carry, gathered), (ys, logs) = jax.lax.scan(iterate, start, xs, given, **options)
-    entries = logs.rows().items()
-    rows = {key: _in_time(own, length, options["reverse"]) for key, own in entries}
-    rows |= gathering.finish(gathered, length)
-    return carry, ys, logdict.of(_in_order(rows, gathering.logs))
+    groups = logs.rows.items()
+    rows = {keys: _in_time(own, length, options["reverse"]) for keys, own in groups}
+    return carry, ys, gathering.finish(gathered, logs.replace(groups=rows), length)
 
 
 def scan_in_chunks(
@@ -160,7 +158,7 @@ def scan_in_chunks(
     length: int,
     options: dict[str, Any],
     size: int,
-) -> tuple[list, list, logdict]:
+) -> tuple[list, list, Collected]:
     """Run a `scan`, and deliver what has been collected every `size` iterations."""
     size = min(size, length)
     number, rest = divmod(length, size)
@@ -179,7 +177,7 @@ def scan_in_chunks(
 
         return step
 
-    def prepare(interpreter: Interpreter) -> tuple[Step, logdict]:
+    def prepare(interpreter: Interpreter) -> tuple[Step, Collected]:
         staged = stage(chunk(size), interpreter, init, block)
         return lambda *args: staged(*jax.tree.leaves(args)), staged.shape[2]
 
@@ -189,11 +187,11 @@ def scan_in_chunks(
     if not rest:
         return carry, ys, logs
     last = slice(0, rest) if options["reverse"] else slice(number * size, None)
-    interpreter = interpreter.after(logs.rows())
+    interpreter = interpreter.after(logs.threaded)
     carry, zs, more = chunk(rest)(interpreter, carry, [x[last] for x in xs])
     pairs = [(z, y) if options["reverse"] else (y, z) for y, z in zip(ys, zs, strict=True)]
     ys = [jax.lax.concatenate(pair, 0) for pair in pairs]
-    return carry, ys, in_sequence(logs, more)
+    return carry, ys, Collected.joined([logs, more])
 
 
 def repeat(
@@ -204,7 +202,7 @@ def repeat(
     cond_consts: list,
     body_consts: list,
     init: list,
-) -> tuple[list, logdict]:
+) -> tuple[list, Collected]:
     """Run a `while`, and return the carry and the logs.
 
     Args:
@@ -226,7 +224,7 @@ def repeat(
     start = gathering.start(interpreter.handler.threaded())
 
     def run(interpreter: Interpreter, consts: list, carry: list, state: Any):
-        given = interpreter.after(state[0]), consts, carry
+        given = interpreter.after(gathering.threaded(state)), consts, carry
         carry, logs = step(*jax.tree.leaves(given))
         return carry, gathering.add(state, logs)[0]
 
@@ -244,13 +242,12 @@ def repeat(
     state, tree = jax.tree.flatten(start)
     operands = [*extra, *cond_consts, *extra, *body_consts, *init, *state]
     outs, state = split(eqn.primitive.bind(*operands, **params), len(init))
-    gathered = gathering.finish(jax.tree.unflatten(tree, state), length=None)
-    return outs, logdict.of(_in_order(gathered, logs))
+    return outs, gathering.finish(jax.tree.unflatten(tree, state), Collected(), None)
 
 
 def repeat_in_chunks(
     interpreter: Interpreter, eqn: JaxprEqn, *args: Any, size: int
-) -> tuple[list, logdict]:
+) -> tuple[list, Collected]:
     """Run a `while` whose predicate is carried in front, delivered now and then."""
     body = eqn.params["body_jaxpr"]
     consts, init = split(args, eqn.params["body_nconsts"])
@@ -284,50 +281,33 @@ def collecting(interpreter: Interpreter, capacity: int | None = None) -> Interpr
     return interpreter.with_handler(interpreter.handler.collecting(capacity))
 
 
-def _delivered(interpreter: Interpreter, logs: logdict, iterations: Any) -> logdict:
+def _delivered(interpreter: Interpreter, logs: Collected, iterations: Any) -> Collected:
     """Deliver what was collected in some iterations, and return what is left."""
-    parts = interpreter.handler.deliver([logs.rows()], iterations)
-    return logdict.of({key: own for part in parts for key, own in part.items()})
+    return Collected.joined(interpreter.handler.deliver([logs], iterations))
 
 
 def _buffering(
-    interpreter: Interpreter, eqn: JaxprEqn, logs: Callable[[], logdict]
+    interpreter: Interpreter, eqn: JaxprEqn, logs: Callable[[], Collected]
 ) -> Interpreter | None:
     """Return an interpreter for a loop in which rows wait for others. None: they don't."""
     handler = interpreter.handler.buffering(eqn, logs)
     return None if handler is None else interpreter.with_handler(handler)
 
 
-def flushed(interpreter: Interpreter, logs: logdict) -> logdict:
+def flushed(interpreter: Interpreter, logs: Collected) -> Collected:
     """Send the rows that still wait after a loop, and return what is left of its logs."""
-    rows = logs.rows()
-    rest = interpreter.after(rows).handler.flush()
-    kept = {key: own for key, own in rows.items() if not is_handed_on(own)}
-    return in_sequence(logdict.of(kept), logdict.of(rest))
+    state = interpreter.handler.after(logs.threaded).flush()
+    threaded = dataclasses.replace(logs.threaded.then(state), buffer=None)
+    return logs.replace(threaded=threaded)
 
 
-def _most_rows(logs: logdict) -> int:
+def _most_rows(logs: Collected) -> int:
     """Return how many rows there are of a key, at most."""
-    rows = [own.length for own in logs.rows().values() if isinstance(own, Rows)]
-    return max(rows, default=1)
-
-
-def in_sequence(*parts: logdict) -> logdict:
-    """The logs of one thing after the other."""
-    each = [logs.rows() for logs in parts]
-    keys = dict.fromkeys(key for rows in each for key in rows)
-    return logdict.of(
-        {key: merge(key, [rows[key] for rows in each if key in rows]) for key in keys}
-    )
-
-
-def _in_order(rows: dict[str, Any], logs: logdict) -> dict[str, Any]:
-    """The keys in the order of first logging, where some went another way than others."""
-    return {key: rows[key] for key in (logs or rows)}
+    return max((rows.length for rows in logs.rows.values()), default=1)
 
 
 def _in_time(rows: Rows, length: int, reverse: bool) -> Rows:
-    """The rows of all iterations, in the order of execution."""
+    """Return the rows of all iterations, in the order of execution."""
     rows = rows.replace(bound=rows.bound * length)
     if rows.count is not None:
         rows = rows.replace(count=rows.count.sum(0, dtype=jnp.int32))

@@ -27,9 +27,9 @@ A primitive that holds a record and is not in the table is an error: no record i
 
 from collections.abc import Callable
 
-from lox._logdict.logdict import logdict
+from lox._rows.collected import Collected
 
-Rule = Callable[..., tuple[list, logdict]]
+Rule = Callable[..., tuple[list, Collected]]
 
 rules: dict[str, Rule] = {}
 

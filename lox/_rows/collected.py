@@ -1,0 +1,273 @@
+"""What a part of a program has logged, on its way out of the program.
+
+Every rule gets a `Collected` for each program inside, and returns one for the whole. It has
+two halves, which are combined in different ways.
+
+**Rows** (or accumulators, where rows are reduced) belong to keys. A record stays whole:
+keys that are logged together are one entry, with one array for each step and one mask for
+all of them. Only where keys part ways is the entry split.
+
+    log({"a": x, "b": y}, step=i)      groups = {("a", "b"): x, y, step i}
+
+    log({"a": x, "b": y}, step=i)      groups = {("a",): [x, z], step [i, j],
+    log({"a": z}, step=j)                        ("b",): y, step i}
+
+The value of an entry is a tuple, with the value of each of its keys. The values of one key
+are found at the same position in all its rows, so what joins, pads and stacks rows need
+not know about keys.
+
+**Threaded state** is handed from each part of a program to the next, like the carry of a
+loop: how many rows there have been, the rows that wait to be sent, the token of the last
+host call. There is nothing to combine: the last one counts. A branch that has none returns
+what it was given.
+
+Invariant: each key is in exactly one group, and `order` has the keys as they were logged
+first.
+"""
+
+import dataclasses
+import functools as ft
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from lox._rows.accumulator import Accumulator, check_same as check_same_accumulator
+from lox._rows.merge import Entry, alternatives, fitted, merge
+from lox._rows.rows import Rows, check_same
+
+Keys = tuple[str, ...]
+Groups = Mapping[Keys, Entry]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Threaded:
+    """State that each part of a program hands to the next.
+
+    Attributes:
+        offsets: How many rows of each key there have been, if that decides what is kept.
+        buffer: The rows that wait to be sent. None: none do.
+        token: Comes from the last host call. None: there was none.
+    """
+
+    offsets: dict[str, Any] = dataclasses.field(default_factory=dict)
+    buffer: Any = None
+    token: Any = None
+
+    def then(self, later: "Threaded") -> "Threaded":
+        """Return the state after two parts of a program, the first of which left this."""
+        return Threaded(
+            offsets={**self.offsets, **later.offsets},
+            buffer=self.buffer if later.buffer is None else later.buffer,
+            token=self.token if later.token is None else later.token,
+        )
+
+    def limited_to(self, form: "Threaded") -> "Threaded":
+        """Return only what `form` has, too."""
+        return Threaded(
+            offsets={key: self.offsets[key] for key in form.offsets},
+            buffer=None if form.buffer is None else self.buffer,
+            token=None if form.token is None else self.token,
+        )
+
+
+class _Form(NamedTuple):
+    """What of a `Collected` is known before the program runs."""
+
+    groups: tuple[Keys, ...]
+    forms: tuple[tuple, ...]
+    order: Keys
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass(frozen=True)
+class Collected:
+    """What a part of a program has logged. A pytree.
+
+    Attributes:
+        groups: Rows or accumulators, by the keys that share them.
+        order: The keys, in the order in which they were logged first.
+        threaded: What is handed to the next part of the program.
+    """
+
+    groups: Groups = dataclasses.field(default_factory=dict)
+    order: Keys = ()
+    threaded: Threaded = Threaded()
+
+    @classmethod
+    def of(cls, groups: Groups, threaded: Threaded = Threaded()) -> "Collected":
+        """Return groups that have been logged one after the other."""
+        return cls(groups, tuple(key for keys in groups for key in keys), threaded)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Collected"]) -> "Collected":
+        """Return what parts of a program have logged that run one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        groups = {
+            keys: merge(keys[0], _checked(keys, [entry for _, entry in found]))
+            for keys, found in _in_common(parts)
+        }
+        return cls(groups, _order(parts), ft.reduce(Threaded.then, _states(parts)))
+
+    @classmethod
+    def either(cls, parts: Sequence["Collected"]) -> "Collected":
+        """Return the form in which exactly one of `parts` leaves a `cond`."""
+        groups = {}
+        for keys, found in _in_common(parts):
+            _checked(keys, [entry for _, entry in found])
+            logged = dict(found)
+            groups[keys] = alternatives(keys[0], [logged.get(i) for i in range(len(parts))])
+        return cls(groups, _order(parts), ft.reduce(Threaded.then, _states(parts)))
+
+    def fitted(self, form: "Collected", given: Threaded) -> "Collected":
+        """Return the same in a form that `either` found.
+
+        `given` is the state before: what has not been touched is handed on.
+        """
+        groups = {k: fitted(self.get(k), target) for k, target in form.groups.items()}
+        threaded = given.then(self.threaded).limited_to(form.threaded)
+        return Collected(groups, form.order, threaded)
+
+    def get(self, keys: Keys) -> Entry | None:
+        """Return what was logged of some keys that are in one group. None: nothing."""
+        return self[keys] if keys[0] in self._group_of else None
+
+    def __getitem__(self, keys: Keys) -> Entry:
+        """Return what was logged of some keys that are in one group."""
+        group = self._group_of[keys[0]]
+        return _select(self.groups[group], group, keys)
+
+    def separated(self) -> "Collected":
+        """Return the same, each key by itself."""
+        groups = {(key,): self[(key,)] for key in self.order}
+        return Collected(groups, self.order, self.threaded)
+
+    def replace(self, **changes: Any) -> "Collected":
+        return dataclasses.replace(self, **changes)
+
+    @property
+    def rows(self) -> dict[Keys, Rows]:
+        """The groups that keep their rows."""
+        return {k: entry for k, entry in self.groups.items() if isinstance(entry, Rows)}
+
+    @property
+    def accumulators(self) -> dict[Keys, Accumulator]:
+        """The groups that are reduced."""
+        groups = self.groups.items()
+        return {keys: entry for keys, entry in groups if isinstance(entry, Accumulator)}
+
+    @ft.cached_property
+    def _group_of(self) -> dict[str, Keys]:
+        return {key: keys for keys in self.groups for key in keys}
+
+    def __bool__(self) -> bool:
+        return bool(self.groups) or bool(jax.tree.leaves(self.threaded))
+
+    def tree_flatten(self) -> tuple[tuple, _Form]:
+        entries = self.groups.values()
+        values = [entry.value for entry in entries]
+        arrays = [entry.arrays() for entry in entries]
+        forms = tuple(entry.form() for entry in entries)
+        return (values, arrays, self.threaded), _Form(tuple(self.groups), forms, self.order)
+
+    @classmethod
+    def tree_unflatten(cls, form: _Form, children: tuple) -> "Collected":
+        values, arrays, threaded = children
+        entries = zip(form.groups, form.forms, values, arrays, strict=True)
+        groups = {
+            keys: kind(value, *others, *static)
+            for keys, (kind, *static), value, others in entries
+        }
+        return cls(groups, form.order, threaded)
+
+
+def rows_by_key(groups: Mapping[Keys, Rows], order: Keys) -> dict[str, Rows]:
+    """Return the rows of each key, in this order.
+
+    Keys that share an entry share its steps and masks: these are the same objects.
+    """
+    rows: dict[str, Rows] = {}
+    for keys, entry in groups.items():
+        for key, value in zip(keys, entry.value, strict=True):
+            rows[key] = entry.replace(value=value, ndim=_row_ndim(entry, value))
+    return {key: rows[key] for key in order}
+
+
+def signature(tree: Any) -> tuple:
+    """Return all that two outputs of branches must have in common."""
+    leaves, treedef = jax.tree.flatten(tree)
+    return treedef, [(leaf.shape, leaf.dtype) for leaf in leaves]
+
+
+def _in_common(
+    parts: Sequence[Collected],
+) -> Iterator[tuple[Keys, list[tuple[int, Entry]]]]:
+    """Yield keys that are together in all parts, with the parts that have them."""
+    found: dict[str, list[tuple[int, Keys]]] = {}
+    for i, part in enumerate(parts):
+        for key in part.order:
+            found.setdefault(key, []).append((i, part._group_of[key]))
+    together: dict[tuple[tuple[int, Keys], ...], list[str]] = {}
+    for key, places in found.items():
+        together.setdefault(tuple(places), []).append(key)
+    for places, keys in together.items():
+        own = tuple(keys)
+        yield own, [(i, _select(parts[i].groups[group], group, own)) for i, group in places]
+
+
+def _select(entry: Entry, group: Keys, keys: Keys) -> Entry:
+    """Return what an entry has of some of its keys."""
+    if keys == group:
+        return entry
+    chosen = [group.index(key) for key in keys]
+    if isinstance(entry, Rows):
+        value = tuple(entry.value[i] for i in chosen)
+        return entry.replace(value=value, ndim=_row_ndim(entry, value))
+    return entry.only(chosen)
+
+
+def _row_ndim(rows: Rows, value: Any) -> int:
+    """Return the rank that a row has in the first array of a value."""
+    return jnp.ndim(jax.tree.leaves(value)[0]) - rows.lead - rows.time
+
+
+def _checked(keys: Keys, entries: list[Entry]) -> list[Entry]:
+    """Raise if the values of a key differ in form, with the name of the key."""
+    first, *others = entries
+    for other in others:
+        if type(other) is not type(first) or _value_form(other) == _value_form(first):
+            continue
+        for key in keys:
+            one, two = (_of_key(_select(e, keys, (key,))) for e in (first, other))
+            if isinstance(one, Rows) and isinstance(two, Rows):
+                check_same(key, one, two)
+            elif isinstance(one, Accumulator) and isinstance(two, Accumulator):
+                check_same_accumulator(key, one, two)
+    return entries
+
+
+def _of_key(entry: Entry) -> Entry:
+    """Return an entry of one key with its value itself, for messages."""
+    if isinstance(entry, Rows):
+        return entry.replace(value=entry.value[0])
+    treedef, forms = entry.row
+    return entry.replace(row=(treedef.children()[0], forms))
+
+
+def _value_form(entry: Entry) -> Any:
+    if isinstance(entry, Accumulator):
+        return entry.reduction, entry.row
+    n = entry.time + len(entry.batch)
+    leaves, treedef = jax.tree.flatten(entry.value)
+    return treedef, [(jnp.shape(x)[n:], x.dtype) for x in leaves]
+
+
+def _order(parts: Sequence[Collected]) -> Keys:
+    return tuple(dict.fromkeys(key for part in parts for key in part.order))
+
+
+def _states(parts: Sequence[Collected]) -> list[Threaded]:
+    return [Threaded(), *(part.threaded for part in parts)]
