@@ -1,11 +1,11 @@
-"""Packages that come with an extra."""
+"""Packages that come with an extra of `jax-lox`."""
 
 import importlib
-from typing import Any
+from types import ModuleType
 
 
-def imported(module: str, who: str, extra: str) -> Any:
-    """The module, or an error that says who needs it and which extra has it."""
+def import_extra(module: str, who: str, extra: str) -> ModuleType:
+    """Import a module, or raise an error that says who needs it and which extra has it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -61,6 +61,9 @@ class HostLogger:
         # Those that are to be finished when all programs are done.
         self._ending: dict[int, None] = {}
         self._is_forgotten = False
+        # Not with the first run, which a thread of JAX may begin: those take subnormal numbers
+        # for zero, and a thread inherits that from the one that starts it.
+        worker.start()
 
     @property
     def back_ends(self) -> list["HostLogger"]:
@@ -92,7 +95,6 @@ class HostLogger:
                 "This logger was made before the process was forked, and belongs to the "
                 "parent. Make another one in the child."
             )
-        self._worker.start()
         given = [tuple(key.tolist()) for key in keys]
         ids = self._worker.run(lambda: self._open_runs(given, process, agree))
         return np.array(ids, np.int32)

@@ -8,7 +8,7 @@ import numpy as np
 from lox._logdict.numpy import HasRows, flat_rows, to_numpy
 from lox_host.display.curves import BANDS, Curve, curves_of, scalar_steps
 from lox_host.display.panels import draw_panel, grid
-from lox_host.extras import imported
+from lox_host.extras import import_extra
 from lox_host.rows import FlatRows
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def plot(  # noqa: D417
         >>> figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()
         ('row', 'x')
     """
-    plt = imported("matplotlib.pyplot", "`logs.plot()`", "plot")
+    plt = import_extra("matplotlib.pyplot", "`logs.plot()`", "plot")
     if band not in (*BANDS, None):
         names = ", ".join(map(repr, (*BANDS, None)))
         raise ValueError(f"There is no band {band!r}. There are {names}.")

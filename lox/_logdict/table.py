@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from lox._logdict.numpy import HasRows, flat_rows, to_numpy
-from lox_host.extras import imported
+from lox_host.extras import import_extra
 from lox_host.table import in_pandas, in_polars, table
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def to_pandas(logs: HasRows) -> "pandas.DataFrame":
         1     1   3.0   NaN
         2     2   2.0   6.0
     """
-    pd = imported("pandas", "`logs.to_pandas()`", "pandas")
+    pd = import_extra("pandas", "`logs.to_pandas()`", "pandas")
     columns = table(flat_rows(to_numpy(logs.rows(), "to_pandas")))
     return in_pandas(pd, columns)
 
@@ -57,6 +57,6 @@ def to_polars(logs: HasRows) -> "polars.DataFrame":
         >>> logs.to_polars().to_dicts()
         [{'step': 3, 'loss': 0.5}]
     """
-    pl = imported("polars", "`logs.to_polars()`", "polars")
+    pl = import_extra("polars", "`logs.to_polars()`", "polars")
     columns = table(flat_rows(to_numpy(logs.rows(), "to_polars")))
     return in_polars(pl, columns)

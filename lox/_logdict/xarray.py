@@ -10,7 +10,7 @@ import numpy as np
 
 from lox._logdict.numpy import HasRows, axis_names, leaves, to_numpy
 from lox._rows.rows import Rows
-from lox_host.extras import imported
+from lox_host.extras import import_extra
 from lox_host.table import check_names, filled, plain
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def to_xarray(logs: HasRows) -> "xarray.Dataset":
         >>> dataset["x"].dims, dataset["step"].values.tolist()
         (('time',), [5, 6])
     """
-    xr = imported("xarray", "`logs.to_xarray()`", "xarray")
+    xr = import_extra("xarray", "`logs.to_xarray()`", "xarray")
     rows = to_numpy(logs.rows(), "to_xarray")
     variables, coordinates = {}, {}
     names, times = axis_names(rows), _time_axes(rows)

@@ -8,11 +8,11 @@ from pathlib import Path
 from lox_host.cli.errors import CLIError
 from lox_host.cli.select_runs import SelectedRun, by_session, select_all
 from lox_host.display.text import count
-from lox_host.extras import imported
+from lox_host.extras import import_extra
 from lox_host.store import KeyRows, open_session, read_key_rows, retry_if_stale
 from lox_host.table import in_polars, table
 from lox_host.writer import Writer
-from lox_host.writers._files import create
+from lox_host.writers._files import create_file
 from lox_host.writers.replay import read_recording, replay
 
 # Where the writers are: only the one that is needed is imported.
@@ -66,12 +66,12 @@ def _writer(to: str, folder: str, project: str) -> Writer:
 
 
 def _write_parquet(runs: Sequence[SelectedRun], folder: Path) -> None:
-    pl = imported("polars", "`lox export --to parquet`", "polars")
+    pl = import_extra("polars", "`lox export --to parquet`", "polars")
     for reader, selected in by_session(runs).items():
         key_rows = _read(reader.folder, [run.id for run in selected])
         for run in selected:
             flat = {key: rows.flat(key) for key, rows in key_rows[run.id].items()}
-            path = create(folder, run.run, ".parquet")
+            path = create_file(folder, run.run, ".parquet")
             in_polars(pl, table(flat)).write_parquet(path)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from lox_host.display.terminal import can_move
-from lox_host.writers._json_values import plain
+from lox_host.writers._json_values import to_json
 
 GAP = 2  # between columns
 _NOT_FINITE = re.compile(r"^\s*(nan|-?inf)\b|\bnan\)")
@@ -94,7 +94,7 @@ def screen() -> Screen:
 
 def print_json(value: Any) -> None:
     """Print one line of strict JSON."""
-    print(json.dumps(plain(value), allow_nan=False, ensure_ascii=False))
+    print(json.dumps(to_json(value), allow_nan=False, ensure_ascii=False))
 
 
 def _fit(columns: Iterable[Column], width: int) -> list[Column]:

@@ -13,7 +13,7 @@ from lox_host.cli.select_runs import SelectedRun, by_session, select_runs
 from lox_host.display.curves import Curve, curves_of
 from lox_host.display.panels import draw_panel, grid
 from lox_host.display.text import count
-from lox_host.extras import imported
+from lox_host.extras import import_extra
 from lox_host.store import KeyRows, read_key_rows, retry_if_stale
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def plot(
 
     Several runs of one of them are drawn as their mean with a band, or all of them.
     """
-    matplotlib = imported("matplotlib", "`lox plot`", "plot")
+    matplotlib = import_extra("matplotlib", "`lox plot`", "plot")
     matplotlib.use("agg")
     runs = {text: select_runs(text) for text in where}
     curves = {text: _curves(selected, keys, x) for text, selected in runs.items()}
@@ -102,7 +102,7 @@ def _check(
 def _draw(
     names: Sequence[str], curves: dict[str, Curves], band: str | None, smooth: int
 ) -> "Figure":
-    plt = imported("matplotlib.pyplot", "`lox plot`", "plot")
+    plt = import_extra("matplotlib.pyplot", "`lox plot`", "plot")
     figure = plt.figure(layout="constrained")
     axes = grid(figure, len(names))
     has_legend = len(curves) > 1

@@ -7,9 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from lox_host.extras import imported
-from lox_host.writers._tracker_rows import Flat
-from lox_host.writers._trackers import Histogram, finite, histograms, outside
+from lox_host.extras import import_extra
+from lox_host.writers._tracker_rows import (
+    Histogram,
+    TrackerRow,
+    finite_elements,
+    histograms,
+    nonfinite_counts,
+)
 
 PARTS = {
     "events": "tensorboard.compat.proto.event_pb2",
@@ -30,8 +35,10 @@ class Events:
     """
 
     def __init__(self, images: Iterable[str], texts: Iterable[str]):
-        name, extra = "TensorBoardLogger", "tensorboard"
-        self._board = {part: imported(path, name, extra) for part, path in PARTS.items()}
+        self._board = {
+            part: import_extra(module, "TensorBoardLogger", "tensorboard")
+            for part, module in PARTS.items()
+        }
         self._images, self._texts = set(images), set(texts)
 
     def file(self, file: Any) -> Any:
@@ -55,10 +62,10 @@ class Events:
         """Values at a step."""
         return self._record(step=step, summary=self._summary(value=values))
 
-    def values(self, row: Flat) -> Iterator[tuple[str, Any]]:
+    def values(self, row: TrackerRow) -> Iterator[tuple[str, Any]]:
         """All that is in a row, each with its key."""
         value = self._summary.Value
-        for key, number in {**row.numbers, **row.beside}.items():
+        for key, number in {**row.numbers, **row.other_step_values}.items():
             yield key, value(tag=key, simple_value=number)
         texts = {k: x for k, x in row.arrays.items() if k in self._texts}
         for key, array in texts.items():
@@ -71,7 +78,7 @@ class Events:
         rest = {k: x for k, x in others.items() if k not in images}
         for key, histogram in histograms(rest).items():
             yield key, value(tag=key, histo=self._histogram(rest[key], histogram))
-            for tag, number in outside({key: rest[key]}).items():
+            for tag, number in nonfinite_counts({key: rest[key]}).items():
                 yield key, value(tag=tag, simple_value=number)
 
     @property
@@ -89,7 +96,7 @@ class Events:
         return whole and (looks_so or asked)
 
     def _histogram(self, array: np.ndarray, histogram: Histogram) -> Any:
-        (counts, edges), x = histogram, finite(array)
+        (counts, edges), x = histogram, finite_elements(array)
         return self._board["summaries"].HistogramProto(
             min=x.min(initial=edges[-1]),
             max=x.max(initial=edges[0]),

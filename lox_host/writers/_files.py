@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lox_host.writer import Run
-from lox_host.writers._json_values import plain
-from lox_host.writers._trackers import title
+from lox_host.writers._json_values import to_json
+from lox_host.writers._run_info import run_title
 
 
-class Lines:
+class LineFile:
     """A file of lines. What was flushed is with the system, and outlives the process.
 
     It is open only while it is written to: there may be more runs than a process may have
@@ -36,19 +36,19 @@ class Lines:
             self._waiting = []
 
 
-def create(folder: Path, run: Run, ending: str) -> Path:
+def create_file(folder: Path, run: Run, ending: str) -> Path:
     """Make an empty file for a run, beside those that are already there.
 
     The config of the run, if it has any, is written into another, `NAME.config.json`.
     """
     # The dots keep `..` and hidden files away.
-    stem = re.sub(r"[^\w.-]", "_", title(run)).lstrip(".") or "run"
+    stem = re.sub(r"[^\w.-]", "_", run_title(run)).lstrip(".") or "run"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path = _new_file(folder, stem, ending)
         if run.config:
             path.with_name(path.name.removesuffix(ending) + ".config.json").write_text(
-                json.dumps(plain(dict(run.config)), indent=2, allow_nan=False)
+                json.dumps(to_json(dict(run.config)), indent=2, allow_nan=False)
             )
     except OSError as error:
         raise type(error)(
@@ -59,8 +59,8 @@ def create(folder: Path, run: Run, ending: str) -> Path:
 
 
 def append(path: Path, text: str) -> None:
-    """Write behind all that is in the file, and leave it as it was if that fails."""
-    data = memoryview(encoded(text))
+    """Append to a file, and leave it as it was if that fails."""
+    data = memoryview(encode(text))
     file = os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
     try:
         size = os.fstat(file).st_size
@@ -74,23 +74,23 @@ def append(path: Path, text: str) -> None:
         os.close(file)
 
 
-def encoded(text: str) -> bytes:
-    """UTF-8, whatever a key is made of."""
+def encode(text: str) -> bytes:
+    """Return UTF-8, whatever a key is made of."""
     return text.encode("utf-8", "backslashreplace")
 
 
 def candidates(name: str) -> Iterator[str]:
-    """The name, and what to take if there is one already: `name-2`, `name-3`, ..."""
+    """Yield the name, and what to take if there is one already: `name-2`, `name-3`, ..."""
     return it.chain([name], (f"{name}-{number}" for number in it.count(2)))
 
 
 def _new_file(folder: Path, stem: str, ending: str) -> Path:
     paths = (folder / f"{name}{ending}" for name in candidates(stem))
-    return next(path for path in paths if _is_made(path))
+    return next(path for path in paths if _make(path))
 
 
-def _is_made(path: Path) -> bool:
-    """Make a file, unless there is one: also if another process is about to."""
+def _make(path: Path) -> bool:
+    """Make a file, unless there is one, even if another process is about to."""
     try:
         path.open("x").close()
     except FileExistsError:

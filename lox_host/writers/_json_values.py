@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 
-def plain(value: Any, special: Callable[[float], Any] = lambda number: None) -> Any:
-    """A tree of arrays as what `json.dumps` writes strictly.
+def to_json(value: Any, special: Callable[[float], Any] = lambda number: None) -> Any:
+    """Return a tree of arrays as what `json.dumps` writes strictly.
 
     Floats have the fewest digits that tell them from others of their type: the float32 next
     to 0.1 is 0.1, and not 0.10000000149011612. Complex numbers are `[real, imaginary]`.
@@ -19,9 +19,9 @@ def plain(value: Any, special: Callable[[float], Any] = lambda number: None) -> 
         special: What to put in place of NaN and infinities.
     """
     if isinstance(value, dict):
-        return {str(name): plain(inner, special) for name, inner in value.items()}
+        return {str(name): to_json(inner, special) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner, special) for inner in value]
+        return [to_json(inner, special) for inner in value]
     if isinstance(value, np.generic):
         return _scalar(value, special)
     if isinstance(value, np.ndarray):
@@ -31,8 +31,8 @@ def plain(value: Any, special: Callable[[float], Any] = lambda number: None) -> 
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
-def named(key: str) -> str:
-    """The name of a key where the names of steps begin with `@`."""
+def key_name(key: str) -> str:
+    """Return the name of a key where the names of steps begin with `@`."""
     return f"@{key}" if key.startswith("@") else key
 
 

@@ -1,4 +1,13 @@
-"""What trackers are given: rows of plain numbers and arrays, each with its own name."""
+"""What experiment trackers are given: rows of numbers and arrays, each with its own name.
+
+Trackers know names and numbers, and some of them histograms. So each row is flattened:
+
+    step=3, {"loss": 0.5, "grad": {"w": [1 2 3]}, "z": 1+2j, "key": a typed PRNG key}
+
+    steps    {"step": 3}
+    numbers  {"loss": 0.5, "z/real": 1.0, "z/imag": 2.0, "key/0": 0, "key/1": 7}
+    arrays   {"grad/w": [1 2 3]}
+"""
 
 import dataclasses
 from collections.abc import Container, Iterator, Mapping
@@ -9,8 +18,12 @@ import numpy as np
 from lox_host.rows import Batch, Block, Row
 from lox_host.tree import leaves
 
+Number = int | float
+# How many elements are in each bin, and the edges of the bins.
+Histogram = tuple[np.ndarray, np.ndarray]
 
-class Flat(NamedTuple):
+
+class TrackerRow(NamedTuple):
     """What one run logged at one step.
 
     Attributes:
@@ -21,44 +34,40 @@ class Flat(NamedTuple):
     """
 
     run: int
-    steps: dict[str, int | float]
-    numbers: dict[str, int | float]
+    steps: dict[str, Number]
+    numbers: dict[str, Number]
     arrays: dict[str, np.ndarray]
 
     @property
-    def axis(self) -> str | None:
-        """What the step to plot against is called among the values.
-
-        That is the step called `step`, or the first.
-        """
-        names = dict(zip(self.steps, self.all_steps, strict=True))
-        return names.get("step", next(iter(names.values()), None))
-
-    @property
-    def place(self) -> int | None:
+    def integer_step(self) -> int | None:
         """For trackers that count: the step called `step`, or the first whole number."""
         whole = {name: x for name, x in self.steps.items() if isinstance(x, int)}
         return whole.get("step", next(iter(whole.values()), None))
 
     @property
-    def beside(self) -> dict[str, int | float]:
-        """The steps as values beside the others, without `step` where it is the place."""
-        is_place = isinstance(self.steps.get("step"), int)
-        skipped = "step" if is_place else None
-        return self._named({k: x for k, x in self.steps.items() if k != skipped})
+    def step_values(self) -> dict[str, Number]:
+        """The steps as values beside the others."""
+        return self._as_values(self.steps)
 
     @property
-    def all_steps(self) -> dict[str, int | float]:
-        """The steps as values beside the others."""
-        return self._named(self.steps)
+    def other_step_values(self) -> dict[str, Number]:
+        """The same, without `step` where that is the integer step."""
+        skipped = "step" if isinstance(self.steps.get("step"), int) else None
+        return self._as_values({k: x for k, x in self.steps.items() if k != skipped})
 
-    def _named(self, steps: Mapping[str, int | float]) -> dict[str, int | float]:
+    @property
+    def plot_against(self) -> str | None:
+        """The name among the values of the step called `step`, or of the first."""
+        names = dict(zip(self.steps, self.step_values, strict=True))
+        return names.get("step", next(iter(names.values()), None))
+
+    def _as_values(self, steps: Mapping[str, Number]) -> dict[str, Number]:
         taken = {**self.numbers, **self.arrays}
-        return {free(name, taken): step for name, step in steps.items()}
+        return {free_name(name, taken): step for name, step in steps.items()}
 
 
-def flat(batch: Batch) -> Iterator[Flat]:
-    """The rows of a batch in the form that all trackers share.
+def tracker_rows(batch: Batch) -> Iterator[TrackerRow]:
+    """Iterate over the rows of a batch in the form that all trackers share.
 
     - Trees: each leaf has a name of its own, `key/path/in/the/tree`.
     - Complex values: `key/real` and `key/imag`.
@@ -69,59 +78,89 @@ def flat(batch: Batch) -> Iterator[Flat]:
 
     A name of a leaf or step that is taken already in the row gets an underscore.
     """
-    rows = Batch([_flat_block(block) for block in batch]).rows()
-    return (_sorted_out(row) for row in rows if row.values)
+    rows = Batch([_flatten(block) for block in batch]).rows()
+    return (_tracker_row(row) for row in rows if row.values)
 
 
-def free(name: str, taken: Container[str]) -> str:
-    """The name, with underscores if it is taken."""
+def free_name(name: str, taken: Container[str]) -> str:
+    """Return the name, with underscores if it is taken."""
     while name in taken:
         name += "_"
     return name
 
 
-def _flat_block(block: Block) -> Block:
+def histograms(arrays: Mapping[str, np.ndarray]) -> dict[str, Histogram]:
+    """Return histograms of the finite elements of arrays."""
+    return {key: _histogram(finite_elements(array)) for key, array in arrays.items()}
+
+
+def nonfinite_counts(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Count the elements that no histogram has, `key/nonfinite`, where there are any."""
+    counts = {
+        f"{key}/nonfinite": int(np.ma.count(array)) - finite_elements(array).size
+        for key, array in arrays.items()
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+def finite_elements(array: np.ndarray) -> np.ndarray:
+    """Return the elements that are finite and not masked."""
+    elements = np.ma.compressed(array).astype(np.float64)
+    return elements[np.isfinite(elements)]
+
+
+def _histogram(x: np.ndarray) -> Histogram:
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.histogram(x, bins=min(64, x.size or 1))
+    except ValueError:
+        # The numbers are too close for bins between them, or too far apart.
+        return np.array([x.size]), np.array([x.min(), x.max()])
+
+
+def _flatten(block: Block) -> Block:
+    """Return the block with one array of numbers for each name."""
     values: dict[str, np.ndarray] = {}
     valid: dict[str, np.ndarray] = {}
 
     def put(name: str, array: np.ndarray, mask: np.ndarray | None) -> None:
-        name = free(name, values)
+        name = free_name(name, values)
         values[name] = array
         valid.update({} if mask is None else {name: mask})
 
     # Keys that are not trees come first: they keep their names.
     is_tree = {key: not isinstance(tree, np.ndarray) for key, tree in block.values.items()}
     for key in sorted(block.values, key=is_tree.__getitem__):
-        tree, typed = block.values[key], dict(block.forms[key].keys)
-        for i, (name, array) in enumerate(leaves(tree, key)):
-            parts = _words(name, array) if i in typed else _parts(name, array)
-            for part, own in parts.items():
-                put(part, own, block.valid.get(key))
+        holds_prng_key = dict(block.forms[key].keys)
+        for i, (name, array) in enumerate(leaves(block.values[key], key)):
+            parts = _words(name, array) if i in holds_prng_key else _parts(name, array)
+            for part_name, part in parts.items():
+                put(part_name, part, block.valid.get(key))
     for name, step in block.steps.items():
         if step.ndim > 1:
-            put(name, _plain(step), _mask_of_step(block, name))
-    steps = {name: _plain(step) for name, step in block.steps.items() if step.ndim == 1}
+            put(name, _numeric(step), _mask_of_step(block, name))
+    steps = {name: _numeric(step) for name, step in block.steps.items() if step.ndim == 1}
     return dataclasses.replace(block, steps=steps, values=values, valid=valid)
 
 
 def _mask_of_step(block: Block, name: str) -> np.ndarray | None:
-    """Which examples logged with this step. All keys of a block have the same mask."""
+    """Return which examples logged with this step. All keys of a block have one mask."""
     masks = [*list(block.valid.values())[:1], block.masks.get(name)]
     given = [mask for mask in masks if mask is not None]
     return np.logical_and.reduce(given) if given else None
 
 
-def _sorted_out(row: Row) -> Flat:
+def _tracker_row(row: Row) -> TrackerRow:
     numbers = {key: x.item() for key, x in row.values.items() if not np.ndim(x)}
     arrays = {key: x for key, x in row.values.items() if np.ndim(x)}
     steps = {name: step.item() for name, step in row.steps.items()}
-    return Flat(row.run, steps, numbers, arrays)
+    return TrackerRow(row.run, steps, numbers, arrays)
 
 
 def _parts(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
     if np.iscomplexobj(array):
         return {f"{name}/real": np.real(array), f"{name}/imag": np.imag(array)}
-    return {name: _plain(array)}
+    return {name: _numeric(array)}
 
 
 def _words(name: str, data: np.ndarray) -> dict[str, np.ndarray]:
@@ -129,8 +168,8 @@ def _words(name: str, data: np.ndarray) -> dict[str, np.ndarray]:
     return {f"{name}/{i}": data[..., i] for i in range(data.shape[-1])}
 
 
-def _plain(array: np.ndarray) -> np.ndarray:
-    """With a dtype that NumPy has, and numbers for bools."""
+def _numeric(array: np.ndarray) -> np.ndarray:
+    """Return the array with a dtype that NumPy has, and numbers for bools."""
     if array.dtype.kind == "b":
         return array.astype(np.int32)
     return array.astype(np.float32) if array.dtype.kind == "V" else array

@@ -33,37 +33,37 @@ class ConsoleWriter:
         self._every, self._file = every, file
         self._look = {"title": title, "most": max_keys}
         self._open: set[int] = set()
-        self._shown: Table | Lines | None = None
+        self._view: LiveTable | PlainLines | None = None
 
     def open(self, run: Run) -> None:
-        if self._shown is None:
-            self._shown = self._begin()
+        if self._view is None:
+            self._view = self._begin()
         self._open.add(run.id)
-        self._shown.open(run.id)
+        self._view.open(run.id)
 
     def write(self, batch: Batch) -> None:
-        if self._shown is not None:
-            self._shown.add(batch)
+        if self._view is not None:
+            self._view.add(batch)
 
     def flush(self) -> None:
-        if self._shown is not None:
-            self._shown.tick()
+        if self._view is not None:
+            self._view.tick()
 
     def close(self, run: Run) -> None:
         self._open.discard(run.id)
-        if self._shown is not None and not self._open:
-            shown, self._shown = self._shown, None
-            shown.end()
+        if self._view is not None and not self._open:
+            view, self._view = self._view, None
+            view.end()
 
-    def _begin(self) -> "Table | Lines":
+    def _begin(self) -> "LiveTable | PlainLines":
         if not can_move(self._file):
-            return Lines(self._file, self._every, **self._look)
-        table = Table(**self._look)
+            return PlainLines(self._file, self._every, **self._look)
+        table = LiveTable(**self._look)
         region.show(table, self._file)
         return table
 
 
-class Table:
+class LiveTable:
     """A view for a terminal. Rows come on one thread, and it is drawn on another."""
 
     def __init__(self, *, title: str, most: int):
@@ -102,7 +102,7 @@ class Table:
             )
 
 
-class Lines:
+class PlainLines:
     """A line now and then, for where nothing can move."""
 
     def __init__(self, file: TextIO | None, every: float, *, title: str, most: int):

@@ -1,4 +1,4 @@
-"""Comma-separated values, a file for each run. No JAX."""
+"""The writer of `CSVLogger`."""
 
 import csv
 import dataclasses
@@ -15,8 +15,8 @@ import numpy as np
 from lox_host.rows import Batch, Row
 from lox_host.tree import leaves
 from lox_host.writer import Run
-from lox_host.writers._files import append, candidates, create, encoded
-from lox_host.writers._json_values import named, plain
+from lox_host.writers._files import append, candidates, create_file, encode
+from lox_host.writers._json_values import key_name, to_json
 
 # A file that is larger is not written anew for another column.
 LARGE = 64 * 2**20
@@ -30,22 +30,22 @@ class CSVWriter:
 
     def __init__(self, path: str | os.PathLike):
         self._folder = Path(path).expanduser().absolute()
-        self._tables: dict[int, Table] = {}
+        self._files: dict[int, CSVFile] = {}
 
     def open(self, run: Run) -> None:
-        self._tables[run.id] = Table(self._folder, run)
+        self._files[run.id] = CSVFile(self._folder, run)
 
     def write(self, batch: Batch) -> None:
         for row in batch.rows():
-            self._tables[row.run].add(row)
+            self._files[row.run].add(row)
 
     def flush(self) -> None:
-        for table in self._tables.values():
-            table.flush()
+        for file in self._files.values():
+            file.flush()
 
     def close(self, run: Run) -> None:
-        self._tables[run.id].flush()
-        del self._tables[run.id]
+        self._files[run.id].flush()
+        del self._files[run.id]
 
 
 class Column(NamedTuple):
@@ -56,7 +56,7 @@ class Column(NamedTuple):
     name: str
 
 
-class Table:
+class CSVFile:
     """The file of a run.
 
     Rows wait until they are flushed, so that usually all columns are known by then. For one
@@ -67,7 +67,7 @@ class Table:
 
     def __init__(self, folder: Path, run: Run):
         self._folder, self._run = folder, run
-        self._path = create(folder, run, ".csv")
+        self._path = create_file(folder, run, ".csv")
         self._columns: dict[Column, str] = {}
         self._waiting: list[dict[Column, str]] = []
 
@@ -78,7 +78,7 @@ class Table:
         values = {
             Column(True, key, name): _cell(array)
             for key, tree in row.values.items()
-            for name, array in leaves(tree, named(key))
+            for name, array in leaves(tree, key_name(key))
         }
         if steps or values:
             self._waiting.append(steps | values)
@@ -95,7 +95,7 @@ class Table:
             append(self._path, _text([columns.values(), *lines]))
         elif self._path.stat().st_size > LARGE:
             run = dataclasses.replace(self._run, config={})
-            self._path = create(self._folder, run, ".csv")
+            self._path = create_file(self._folder, run, ".csv")
             append(self._path, _text([columns.values(), *lines]))
         else:
             _widen(self._path, list(self._columns.values()), list(columns.values()))
@@ -119,7 +119,7 @@ def _extended(columns: dict[Column, str], found: Iterable[Column]) -> dict[Colum
 
 def _cell(array: Any) -> str:
     if np.ndim(array):
-        return json.dumps(plain(array), allow_nan=False)
+        return json.dumps(to_json(array), allow_nan=False)
     text = str(array)
     return WORDS.get(text, text.strip("()"))
 
@@ -135,10 +135,10 @@ def _widen(path: Path, before: list[str], after: list[str]) -> None:
     wider = path.with_name(f"{path.name}.new")
     commas = "," * (len(after) - len(before))
     try:
-        wider.write_bytes(encoded(_text([after])))
+        wider.write_bytes(encode(_text([after])))
         with path.open("rb") as old, wider.open("ab") as new:
-            old.seek(len(encoded(_text([before]))))
-            end = encoded(f"{commas}\n")
+            old.seek(len(encode(_text([before]))))
+            end = encode(f"{commas}\n")
             new.writelines(line.removesuffix(b"\n") + end for line in old)
         wider.replace(path)
     finally:

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from lox_host.rows import Batch, Row
 from lox_host.writer import Run
-from lox_host.writers._files import Lines, create
-from lox_host.writers._json_values import named, plain
+from lox_host.writers._files import LineFile, create_file
+from lox_host.writers._json_values import key_name, to_json
 
 Special = Literal["null", "text"] | Mapping[str, Any]
 TEXTS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
@@ -22,10 +22,10 @@ class JSONWriter:
     def __init__(self, path: str | os.PathLike, *, nan: Special = "null"):
         self._folder = Path(path).expanduser().absolute()
         self._specials = _specials(nan)
-        self._files: dict[int, Lines] = {}
+        self._files: dict[int, LineFile] = {}
 
     def open(self, run: Run) -> None:
-        self._files[run.id] = Lines(create(self._folder, run, ".jsonl"))
+        self._files[run.id] = LineFile(create_file(self._folder, run, ".jsonl"))
 
     def write(self, batch: Batch) -> None:
         for row in batch.rows():
@@ -41,8 +41,8 @@ class JSONWriter:
 
     def _line(self, row: Row) -> str:
         steps = {f"@{name}": step for name, step in row.steps.items()}
-        values = {named(key): value for key, value in row.values.items()}
-        return json.dumps(plain(steps | values, self._special), allow_nan=False) + "\n"
+        values = {key_name(key): value for key, value in row.values.items()}
+        return json.dumps(to_json(steps | values, self._special), allow_nan=False) + "\n"
 
     def _special(self, number: float) -> Any:
         return self._specials["nan" if math.isnan(number) else str(number)]

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from lox_host.extras import imported
+from lox_host.extras import import_extra
 from lox_host.rows import Batch
 from lox_host.writer import Run
-from lox_host.writers._tracker_rows import Flat, flat, free
-from lox_host.writers._trackers import parameters, title
+from lox_host.writers._run_info import flat_config, run_title
+from lox_host.writers._tracker_rows import TrackerRow, free_name, tracker_rows
 
 # What MLflow takes with one call.
 METRICS, PARAMETERS = 1000, 100
@@ -30,7 +30,7 @@ class MLflowWriter:
         tracking_uri: str | None = None,
         tags: Mapping[str, str] | None = None,
     ):
-        mlflow = imported("mlflow", "MLflowLogger", "mlflow")
+        mlflow = import_extra("mlflow", "MLflowLogger", "mlflow")
         self._client = mlflow.MlflowClient(tracking_uri)
         self._metric, self._param = mlflow.entities.Metric, mlflow.entities.Param
         self._experiment_name, self._tags = experiment_name, dict(tags or {})
@@ -42,19 +42,19 @@ class MLflowWriter:
     def open(self, run: Run) -> None:
         opened = self._client.create_run(
             self._experiment(),
-            run_name=title(run),
+            run_name=run_title(run),
             start_time=int(1000 * run.start),
             tags={"group": run.group, **self._tags},
         )
         self._runs[run.id], self._counts[run.id] = opened.info.run_id, Counter()
-        entries = parameters(run.config).items()
+        entries = flat_config(run.config).items()
         params = [self._param(self._name(name), str(value)) for name, value in entries]
         for some in _chunks(params, PARAMETERS):
             self._client.log_batch(opened.info.run_id, params=some)
 
     def write(self, batch: Batch) -> None:
         found: dict[int, list[tuple[str, float, int]]] = {}
-        for row in flat(batch):
+        for row in tracker_rows(batch):
             found.setdefault(row.run, []).extend(self._points(row))
         for run, points in found.items():
             for some in _chunks(self._metrics(points), METRICS):
@@ -73,28 +73,29 @@ class MLflowWriter:
             return found.experiment_id
         return self._client.create_experiment(self._experiment_name)
 
-    def _points(self, row: Flat) -> Iterator[tuple[str, float, int]]:
-        numbers = {**row.numbers, **row.beside}
+    def _points(self, row: TrackerRow) -> Iterator[tuple[str, float, int]]:
+        numbers = {**row.numbers, **row.other_step_values}
         for key, array in row.arrays.items():
             numbers.update(_elements(key, array))
         counts = self._counts[row.run]
         counts.update(numbers.keys())
         for key, number in numbers.items():
-            step = counts[key] - 1 if row.place is None else row.place
+            step = counts[key] - 1 if row.integer_step is None else row.integer_step
             yield self._name(key), float(number), step
 
     def _metrics(self, points: list[tuple[str, float, int]]) -> list[Any]:
-        """The points with times in milliseconds.
+        """Give times in milliseconds to points.
 
-        MLflow takes two points of a key with the same value, step and time for one.
+        MLflow takes two points of a key with the same value, step and time for one, so
+        that each repetition is a millisecond later.
         """
         start = max(int(1000 * time.time()), self._latest + 1)
         seen: Counter[tuple] = Counter()
         metrics = []
         for name, number, step in points:
-            place = name, step, None if math.isnan(number) else number
-            metrics.append(self._metric(name, number, start + seen[place], step))
-            seen[place] += 1
+            point = name, step, None if math.isnan(number) else number
+            metrics.append(self._metric(name, number, start + seen[point], step))
+            seen[point] += 1
         self._latest = start + max(seen.values(), default=1) - 1
         return metrics
 
@@ -102,17 +103,17 @@ class MLflowWriter:
         if key not in self._names:
             parts = re.sub(r"[^\w\-. :/]", "_", key).split("/")
             name = "/".join("_" if part in ("", ".", "..") else part for part in parts)
-            self._names[key] = free(name, self._names.values())
+            self._names[key] = free_name(name, self._names.values())
         return self._names[key]
 
 
 def _elements(key: str, array: np.ndarray) -> dict[str, float]:
     if array.size <= ELEMENTS:
-        # What is masked is None there.
-        each = {f"{key}/{i}": x for i, x in enumerate(array.reshape(-1).tolist())}
-        return {name: x for name, x in each.items() if x is not None}
-    kinds = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
-    return {f"{key}/{name}": float(f(array)) for name, f in kinds.items()}
+        # `tolist` has None for what is masked.
+        elements = enumerate(array.reshape(-1).tolist())
+        return {f"{key}/{i}": x for i, x in elements if x is not None}
+    statistics = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
+    return {f"{key}/{name}": float(f(array)) for name, f in statistics.items()}
 
 
 def _chunks(items: list[Any], size: int) -> Iterator[list[Any]]:

@@ -4,19 +4,24 @@ import math
 from collections import Counter
 from typing import Any
 
-from lox_host.extras import imported
+from lox_host.extras import import_extra
 from lox_host.rows import Batch
 from lox_host.writer import Run
-from lox_host.writers._tracker_rows import Flat, flat
-from lox_host.writers._trackers import histograms, outside, parameters, title
+from lox_host.writers._run_info import flat_config, run_title
+from lox_host.writers._tracker_rows import (
+    TrackerRow,
+    histograms,
+    nonfinite_counts,
+    tracker_rows,
+)
 
 
 class NeptuneWriter:
     """The back end of `NeptuneLogger`."""
 
     def __init__(self, **init_kwargs: Any):
-        self._neptune = imported("neptune_scale", "NeptuneLogger", "neptune")
-        self._types = imported("neptune_scale.types", "NeptuneLogger", "neptune")
+        self._neptune = import_extra("neptune_scale", "NeptuneLogger", "neptune")
+        self._types = import_extra("neptune_scale.types", "NeptuneLogger", "neptune")
         self._options = {
             "project": "lox/runs",
             "mode": "offline",
@@ -29,15 +34,15 @@ class NeptuneWriter:
 
     def open(self, run: Run) -> None:
         # Neptune takes the same id for the same run, and refuses to begin it again.
-        own = f"{title(run, self._options.get('run_id'))}-{run.group}"
-        opened = self._neptune.Run(**{**self._options, "run_id": own})
+        run_id = f"{run_title(run, self._options.get('run_id'))}-{run.group}"
+        opened = self._neptune.Run(**{**self._options, "run_id": run_id})
         self._runs[run.id] = opened
-        config = {f"config/{name}": x for name, x in parameters(run.config).items()}
-        entries = {"lox/name": title(run), "lox/group": run.group, **config}
+        config = {f"config/{name}": x for name, x in flat_config(run.config).items()}
+        entries = {"lox/name": run_title(run), "lox/group": run.group, **config}
         opened.log_configs(entries, cast_unsupported=True)
 
     def write(self, batch: Batch) -> None:
-        for row in flat(batch):
+        for row in tracker_rows(batch):
             self._log(self._runs[row.run], row, self._counts[row.run])
             self._counts[row.run] += 1
 
@@ -48,8 +53,8 @@ class NeptuneWriter:
         del self._counts[run.id]
         self._runs.pop(run.id).close()
 
-    def _log(self, run: Any, row: Flat, step: int) -> None:
-        numbers = {**row.numbers, **row.all_steps, **outside(row.arrays)}
+    def _log(self, run: Any, row: TrackerRow, step: int) -> None:
+        numbers = {**row.numbers, **row.step_values, **nonfinite_counts(row.arrays)}
         texts = {k: str(x) for k, x in numbers.items() if not math.isfinite(x)}
         finite = {k: x for k, x in numbers.items() if k not in texts}
         if finite:
@@ -57,6 +62,8 @@ class NeptuneWriter:
         if texts:
             run.log_string_series({f"{k}/nonfinite": x for k, x in texts.items()}, step)
         if row.arrays:
-            kind, each = self._types.Histogram, histograms(row.arrays)
-            drawn = {k: kind(edges, counts) for k, (counts, edges) in each.items()}
+            drawn = {
+                key: self._types.Histogram(edges, counts)
+                for key, (counts, edges) in histograms(row.arrays).items()
+            }
             run.log_histograms(drawn, step)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from lox_host.display.live_curves import LiveCurves, key_list
 from lox_host.display.panels import Picture
 from lox_host.display.plot_outputs import Plot, PlotOutput, plot_outputs
-from lox_host.extras import imported
+from lox_host.extras import import_extra
 from lox_host.rows import Batch
 from lox_host.worker import current_worker
 from lox_host.writer import Run
@@ -32,7 +32,7 @@ class PlotWriter:
         points: int = 1024,
         max_panels: int = 12,
     ):
-        figure = imported("matplotlib.figure", "PlotLogger", "plot")
+        figure = import_extra("matplotlib.figure", "PlotLogger", "plot")
         if max_panels < 1:
             raise ValueError(f"`max_panels` is {max_panels}; at least one is to be drawn.")
         if points < 2:

@@ -11,8 +11,8 @@ from typing import Any
 from lox_host.rows import Batch
 from lox_host.writer import Run
 from lox_host.writers._events import Events
-from lox_host.writers._tracker_rows import Flat, flat
-from lox_host.writers._trackers import parameters, title
+from lox_host.writers._run_info import flat_config, run_title
+from lox_host.writers._tracker_rows import TrackerRow, tracker_rows
 
 
 class TensorBoardWriter:
@@ -30,21 +30,21 @@ class TensorBoardWriter:
         self._counts: dict[int, Counter[str]] = {}
 
     def open(self, run: Run) -> None:
-        folder = _new_folder(self._dir, title(run))
+        folder = _new_folder(self._dir, run_title(run))
         name = f"events.out.tfevents.{int(run.start)}.{socket.gethostname()}.{os.getpid()}"
         file = self._events.file((folder / name).open("xb"))
         self._files[run.id], self._counts[run.id] = file, Counter()
         file.write(self._events.version())
         if run.config:
-            file.write(self._events.config(parameters(run.config), run.start))
+            file.write(self._events.config(flat_config(run.config), run.start))
         file.flush()
 
     def write(self, batch: Batch) -> None:
-        for row in flat(batch):
-            at = self._steps(row)
+        for row in tracker_rows(batch):
+            step_of = self._steps(row)
             by_step: dict[int, list[Any]] = {}
             for key, value in self._events.values(row):
-                by_step.setdefault(at[key], []).append(value)
+                by_step.setdefault(step_of[key], []).append(value)
             for step, values in by_step.items():
                 self._files[row.run].write(self._events.event(step, values))
 
@@ -56,14 +56,14 @@ class TensorBoardWriter:
         self._files.pop(run.id).close()
         del self._counts[run.id]
 
-    def _steps(self, row: Flat) -> dict[str, int]:
-        """At which step each value of a row is."""
-        names = [*row.numbers, *row.arrays, *row.beside]
+    def _steps(self, row: TrackerRow) -> dict[str, int]:
+        """Return the step of each value of a row."""
+        names = [*row.numbers, *row.arrays, *row.other_step_values]
         counts = self._counts[row.run]
         counts.update(names)
-        if row.place is None:
+        if row.integer_step is None:
             return {name: counts[name] - 1 for name in names}
-        return dict.fromkeys(names, row.place)
+        return dict.fromkeys(names, row.integer_step)
 
 
 def _new_folder(parent: Path, name: str) -> Path:

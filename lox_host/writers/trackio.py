@@ -3,11 +3,11 @@
 import contextvars
 from typing import Any
 
-from lox_host.extras import imported
+from lox_host.extras import import_extra
 from lox_host.rows import Batch
 from lox_host.writer import Run
-from lox_host.writers._tracker_rows import flat
-from lox_host.writers._trackers import histograms, outside, plain, title
+from lox_host.writers._run_info import plain_config, run_title
+from lox_host.writers._tracker_rows import histograms, nonfinite_counts, tracker_rows
 
 # Names that trackio has for itself.
 RESERVED = {"project", "run", "timestamp", "step", "time", "metrics"}
@@ -17,7 +17,7 @@ class TrackioWriter:
     """The back end of `TrackioLogger`."""
 
     def __init__(self, project: str, **init_kwargs: Any):
-        self._trackio = imported("trackio", "TrackioLogger", "trackio")
+        self._trackio = import_extra("trackio", "TrackioLogger", "trackio")
         self._options = {
             "project": project,
             "embed": False,
@@ -28,19 +28,19 @@ class TrackioWriter:
         self._runs: dict[int, Any] = {}
 
     def open(self, run: Run) -> None:
-        options = {"group": run.group, "config": plain(run.config), **self._options}
-        options["name"] = title(run, self._options.get("name"))
+        options = {"group": run.group, "config": plain_config(run.config), **self._options}
+        options["name"] = run_title(run, self._options.get("name"))
         # In a context of its own, or it would end the run before.
         context = contextvars.Context()
         self._runs[run.id] = context.run(self._trackio.init, **options)
 
     def write(self, batch: Batch) -> None:
-        for row in flat(batch):
-            data = {**row.numbers, **row.beside, **outside(row.arrays)}
+        for row in tracker_rows(batch):
+            data = {**row.numbers, **row.other_step_values, **nonfinite_counts(row.arrays)}
             for key, histogram in histograms(row.arrays).items():
                 data[key] = self._trackio.Histogram(np_histogram=histogram)
             named = {_name(key): value for key, value in data.items()}
-            self._runs[row.run].log(named, step=row.place)
+            self._runs[row.run].log(named, step=row.integer_step)
 
     def flush(self) -> None:
         """There is nothing to do: trackio has a thread of its own, which writes."""

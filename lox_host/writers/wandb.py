@@ -3,11 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lox_host.extras import imported
+from lox_host.extras import import_extra
 from lox_host.rows import Batch
 from lox_host.writer import Run
-from lox_host.writers._tracker_rows import Flat, flat
-from lox_host.writers._trackers import histograms, outside, plain, title
+from lox_host.writers._run_info import plain_config, run_title
+from lox_host.writers._tracker_rows import (
+    TrackerRow,
+    histograms,
+    nonfinite_counts,
+    tracker_rows,
+)
 
 # What wandb does for each run beside taking its rows is too much for hundreds of them.
 CHEAP = {"silent": True, "console": "off", "x_disable_stats": True}
@@ -19,20 +24,20 @@ class WandbWriter:
     """The back end of `WandbLogger`."""
 
     def __init__(self, **init_kwargs: Any):
-        self._wandb = imported("wandb", "WandbLogger", "wandb")
+        self._wandb = import_extra("wandb", "WandbLogger", "wandb")
         self._options = init_kwargs
         self._runs: dict[int, Any] = {}
         self._defined: dict[int, set[str]] = {}
 
     def open(self, run: Run) -> None:
-        names = {"name": title(run, self._options.get("name"))}
+        names = {"name": run_title(run, self._options.get("name"))}
         if "id" in self._options:
-            names["id"] = title(run, self._options["id"])
+            names["id"] = run_title(run, self._options["id"])
         self._runs[run.id] = self._wandb.init(
             **{
                 "group": run.group,
                 "reinit": "create_new",
-                "config": plain(run.config),
+                "config": plain_config(run.config),
                 **self._options,
                 **names,
                 "settings": self._settings(),
@@ -41,8 +46,8 @@ class WandbWriter:
         self._defined[run.id] = set()
 
     def write(self, batch: Batch) -> None:
-        for row in flat(batch):
-            data = {**row.numbers, **row.all_steps, **outside(row.arrays)}
+        for row in tracker_rows(batch):
+            data = {**row.numbers, **row.step_values, **nonfinite_counts(row.arrays)}
             for key, histogram in histograms(row.arrays).items():
                 data[key] = self._wandb.Histogram(np_histogram=histogram)
             self._define(row)
@@ -63,14 +68,15 @@ class WandbWriter:
         first = {"x_save_requirements": not self._runs}
         return self._wandb.Settings(**{**CHEAP, **first, **given})
 
-    def _define(self, row: Flat) -> None:
+    def _define(self, row: TrackerRow) -> None:
         """Say against what the keys of a row are plotted, if it is not known yet."""
-        if row.axis is None:
+        if row.plot_against is None:
             return
         # A star would mean all keys that begin so.
         keys = {key for key in (*row.numbers, *row.arrays) if "*" not in key}
+        step = _name(row.plot_against)
         for key in keys - self._defined[row.run]:
-            self._runs[row.run].define_metric(_name(key), step_metric=_name(row.axis))
+            self._runs[row.run].define_metric(_name(key), step_metric=step)
         self._defined[row.run] |= keys
 
 

@@ -924,6 +924,29 @@ def test_exit_right_after_dispatch_writes_everything():
     assert out.splitlines() == [*map(str, range(500)), "closed"]
 
 
+SUBNORMAL = """
+import jax, jax.numpy as jnp, numpy as np
+from lox.loggers import Logger
+class Printing:
+    def open(self, run): pass
+    def write(self, batch):
+        for row in batch.rows(): print(row.values["x"].item())
+    def flush(self): pass
+    def close(self, run): pass
+logger = Logger(Printing())
+@jax.jit
+def begin(key, x):
+    logger.log(logger.init(key), {"x": (x @ x).sum()})
+begin(jax.random.key(0), jnp.ones((300, 300)))
+logger.log(logger.init(jax.random.key(0)), {"x": np.float32(1e-41)})
+"""
+
+
+def test_the_smallest_numbers_are_not_zero_wherever_the_first_run_begins():
+    code, out = ended(SUBNORMAL)
+    assert (code, out.split()) == (0, ["27000000.0", str(float(np.float32(1e-41)))])
+
+
 def test_an_exception_writes_everything():
     process = started("logger.tap(fun, state)(50); raise ValueError('mine')")
     out, err = process.communicate(timeout=120)

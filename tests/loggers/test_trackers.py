@@ -14,7 +14,8 @@ import pytest
 
 import lox
 from lox import loggers
-from lox_host.writers._trackers import histograms, title
+from lox_host.writers._run_info import run_title
+from lox_host.writers._tracker_rows import histograms
 from support import tracked
 from support.kept import Kept
 from support.tracked import (
@@ -576,8 +577,8 @@ def test_numbers_that_are_close_or_far_apart_have_a_histogram():
 
 def test_each_process_has_a_name():
     run = loggers.Run(1, "0-5", (0, 5), {}, 0.0, "group", process=2)
-    assert title(run) == "0-5-process-2"
-    assert title(run, "mine") == "mine-0-5-process-2"
+    assert run_title(run) == "0-5-process-2"
+    assert run_title(run, "mine") == "mine-0-5-process-2"
 
 
 def test_rows_are_collected_as_long_as_one_likes():
