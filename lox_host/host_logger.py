@@ -61,8 +61,8 @@ class HostLogger:
         # Those that are to be finished when all programs are done.
         self._ending: dict[int, None] = {}
         self._is_forgotten = False
-        # Not with the first run, which a thread of JAX may begin: those take subnormal numbers
-        # for zero, and a thread inherits that from the one that starts it.
+        # Not with the first run, which a thread of JAX may begin: those take subnormal
+        # numbers for zero, and a thread inherits that from the one that starts it.
         worker.start()
 
     @property
