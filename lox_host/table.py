@@ -13,8 +13,8 @@ steps may be arrays, on which neither library joins, and integers stay integers 
 that is not full.
 """
 
-import dataclasses
 import functools as ft
+import itertools as it
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,26 +38,18 @@ class Cells(NamedTuple):
     present: np.ndarray
 
 
-@dataclasses.dataclass(frozen=True)
-class LabelledRows:
+class LabelledRows(NamedTuple):
     """The rows of one key that exist, those of the first example first.
 
     Attributes:
-        indices: The indices of the examples, by the name of the batch axis.
-        steps: The steps, by name.
+        labels: The indices of the examples and the steps, by name.
         values: The arrays of the value, by name.
         length: How many rows there are.
     """
 
-    indices: dict[str, Cells]
-    steps: dict[str, Cells]
+    labels: dict[str, Cells]
     values: dict[str, np.ndarray]
     length: int
-
-    def labels(self, name: str) -> Cells:
-        """Return a batch index or a step of all rows; nothing where the key has none."""
-        nothing = Cells(np.zeros(self.length, int), np.zeros(self.length, bool))
-        return self.indices.get(name, self.steps.get(name, nothing))
 
 
 def table(rows: Mapping[str, FlatRows]) -> dict[str, Cells]:
@@ -69,14 +61,14 @@ def table(rows: Mapping[str, FlatRows]) -> dict[str, Cells]:
     """
     if not rows:
         return {}
-    names = batch_axis_names({key: flat.examples for key, flat in rows.items()})
-    keys = [_labelled(flat, names[key]) for key, flat in rows.items()]
-    batch = dict.fromkeys(name for key in keys for name in key.indices)
-    steps = dict.fromkeys(name for key in keys for name in key.steps)
+    axes = batch_axis_names({key: flat.examples for key, flat in rows.items()})
+    batch = dict.fromkeys(it.chain(*axes.values()))
+    steps = dict.fromkeys(it.chain(*(flat.steps for flat in rows.values())))
+    keys = [_labelled(flat, axes[key]) for key, flat in rows.items()]
     for name in steps:
-        _check_shape(name, [key.steps[name] for key in keys if name in key.steps])
+        _check_shape(name, [key.labels[name] for key in keys if name in key.labels])
     # From here on, the rows of all keys stand behind each other.
-    labels = {n: _concatenated([key.labels(n) for key in keys]) for n in [*batch, *steps]}
+    labels = {name: _concatenated(keys, name) for name in [*batch, *steps]}
     owner = np.repeat(np.arange(len(keys)), [key.length for key in keys])
     lines, numbers = _lines(labels.values(), owner)
     height = lines.max(initial=-1) + 1
@@ -99,8 +91,6 @@ def _labelled(rows: FlatRows, names: tuple[str, ...]) -> LabelledRows:
     valid = np.ones(shape, bool)
     if rows.valid is not None:
         valid = np.moveaxis(rows.valid, 0, -1)
-    length = int(valid.sum())
-    everywhere = np.ones(length, bool)
 
     def flat(x: np.ndarray) -> np.ndarray:
         # (rows, *examples, ...) -> (*examples, rows, ...) -> (rows that exist, ...)
@@ -108,16 +98,13 @@ def _labelled(rows: FlatRows, names: tuple[str, ...]) -> LabelledRows:
         return plain(x.reshape(math.prod(shape), *x.shape[len(shape) :])[valid.reshape(-1)])
 
     indices = np.argwhere(valid)
-    masks = {name: flat(mask) for name, mask in rows.masks.items()}
-    return LabelledRows(
-        indices={name: Cells(indices[:, i], everywhere) for i, name in enumerate(names)},
-        steps={
-            name: Cells(flat(step), masks.get(name, everywhere))
-            for name, step in rows.steps.items()
-        },
-        values={name: flat(array) for name, array in rows.arrays.items()},
-        length=length,
-    )
+    everywhere = np.ones(len(indices), bool)
+    labels = {name: Cells(indices[:, i], everywhere) for i, name in enumerate(names)}
+    for name, step in rows.steps.items():
+        present = flat(rows.masks[name]) if name in rows.masks else everywhere
+        labels.setdefault(name, Cells(flat(step), present))
+    values = {name: flat(array) for name, array in rows.arrays.items()}
+    return LabelledRows(labels, values, len(indices))
 
 
 def _has_bare_rows(rows: FlatRows) -> bool:
@@ -125,8 +112,13 @@ def _has_bare_rows(rows: FlatRows) -> bool:
     return rows.has_time and rows.steps.keys() <= rows.masks.keys()
 
 
-def _concatenated(parts: list[Cells]) -> Cells:
-    # The type and shape of a column are those of the parts that have something in it.
+def _concatenated(keys: list[LabelledRows], name: str) -> Cells:
+    """Return a label of the rows of all keys, of which some may not have it."""
+    parts = []
+    for key in keys:
+        nothing = Cells(np.zeros(key.length, int), np.zeros(key.length, bool))
+        parts.append(key.labels.get(name, nothing))
+    # Type and shape are those of the keys that have it.
     known = [part for part in parts if part.present.any()]
     like = [part.values for part in known or parts]
     present = np.concatenate([part.present for part in parts])

@@ -115,14 +115,14 @@ def on_common_steps(points: Sequence[Points]) -> Points:
     first = points[0][0]
     if all(np.array_equal(first, steps) for steps, _ in points):
         return first, np.stack([values for _, values in points])
-    every = np.unique(np.concatenate([steps for steps, _ in points]))
-    if len(every) > MANY:
-        every = every[np.linspace(0, len(every) - 1, MANY).astype(int)]
+    common = np.unique(np.concatenate([steps for steps, _ in points]))
+    if len(common) > MANY:
+        common = common[np.linspace(0, len(common) - 1, MANY).astype(int)]
     lines = []
     for steps, values in points:
         order = np.argsort(steps, kind="stable")
-        lines.append(np.interp(every, steps[order], values[order], np.nan, np.nan))
-    return every, np.stack(lines)
+        lines.append(np.interp(common, steps[order], values[order], np.nan, np.nan))
+    return common, np.stack(lines)
 
 
 def mean(values: np.ndarray) -> np.ndarray:
@@ -130,28 +130,22 @@ def mean(values: np.ndarray) -> np.ndarray:
     return _over_examples(np.mean, values)
 
 
-def _std_band(values: np.ndarray) -> Points:
+def _std_band(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     middle, deviation = mean(values), _over_examples(np.std, values)
     return middle - deviation, middle + deviation
-
-
-def _range_band(values: np.ndarray) -> Points:
-    return _over_examples(np.min, values), _over_examples(np.max, values)
-
-
-def _quantile_band(values: np.ndarray) -> Points:
-    return _quantile(values, 0.1), _quantile(values, 0.9)
 
 
 # By name, from where to where a band reaches. Values are `(examples, steps)`.
 BANDS: dict[str, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
     "std": _std_band,
-    "range": _range_band,
-    "80%": _quantile_band,
+    "range": lambda x: (_over_examples(np.min, x), _over_examples(np.max, x)),
+    "80%": lambda x: (_quantile(x, 0.1), _quantile(x, 0.9)),
 }
 
 
-def _over_examples(reduce: Callable[..., np.ma.MaskedArray], values: np.ndarray):
+def _over_examples(
+    reduce: Callable[..., np.ma.MaskedArray], values: np.ndarray
+) -> np.ndarray:
     return reduce(np.ma.masked_invalid(values), axis=0).filled(np.nan)
 
 
@@ -159,8 +153,7 @@ def _quantile(values: np.ndarray, share: float) -> np.ndarray:
     """Return what `np.nanquantile` does, which takes a hundred times as long."""
     values = np.where(np.isfinite(values), values, np.nan)
     ordered = np.sort(values, axis=0)  # NaN at the end
-    place = share * np.maximum((~np.isnan(values)).sum(0) - 1, 0)
-    below = np.floor(place).astype(int)
-    above = np.ceil(place).astype(int)
+    position = share * np.maximum((~np.isnan(values)).sum(0) - 1, 0)
+    below, above = np.floor(position).astype(int), np.ceil(position).astype(int)
     low, high = (np.take_along_axis(ordered, i[None], 0)[0] for i in (below, above))
-    return low + (high - low) * (place - below)
+    return low + (high - low) * (position - below)

@@ -44,9 +44,7 @@ class Plot:
 class PlotOutput(Protocol):
     """Somewhere to show curves. All of it is called on one thread."""
 
-    def show(self, plot: Plot) -> None:
-        """Show this instead of what was shown before."""
-        ...
+    def show(self, plot: Plot) -> None: ...
 
 
 def plot_outputs(path: str | None, *, show: bool) -> list[PlotOutput]:
@@ -73,7 +71,6 @@ class PNGFile:
         self._new.unlink()
 
     def show(self, plot: Plot) -> None:
-        """Write the image beside the file, and put it in its place."""
         try:
             self._new.write_bytes(plot.png)
             self._new.replace(self._path)
@@ -90,7 +87,6 @@ class Notebook:
         self._handle: Any = display({"text/plain": ""}, raw=True, display_id=True)
 
     def show(self, plot: Plot) -> None:
-        """Replace the picture."""
         from IPython.display import Image
 
         self._handle.update(Image(plot.png, format="png"))

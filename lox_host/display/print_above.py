@@ -43,7 +43,6 @@ class PrintAbove:
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write some texts, one after the other."""
         self.write("".join(lines))
 
     def flush(self) -> None:

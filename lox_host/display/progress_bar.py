@@ -33,7 +33,6 @@ class Bar:
         self._view: BarView | None = None
 
     def begin(self, number: int) -> None:
-        """Show a new bar, at the start of the program."""
         self._close()
         self._done = self._printed = number
         self._start = self._last_line = time.monotonic()
@@ -42,7 +41,6 @@ class Bar:
             region.show(self._view)
 
     def advance(self, number: int) -> None:
-        """Count iterations that are done."""
         self._done += number
         # Under `vmap` more than one branch may run.
         self._total = max(self._total, self._done)
@@ -52,7 +50,6 @@ class Bar:
             self._print_line()
 
     def end(self, number: int) -> None:
-        """Show the last state, which stays on the terminal."""
         if self._view is not None:
             # What was in branches that were not taken does not count any more.
             self._view.update(self._done, total=self._done)
@@ -90,24 +87,20 @@ class BarView:
         self._progress.add_task(title, total=None if total == math.inf else total)
 
     def update(self, done: int, total: float | None = None) -> None:
-        """Move the bar."""
         task = self._progress.task_ids[0]
         self._progress.update(task, completed=done, total=total)
 
     def height(self) -> int:
-        """Return the number of its lines."""
         return 1
 
     def render(self, width: int, lines: int) -> "RenderableType":
-        """Return what rich prints."""
         return self._progress.get_renderable()
 
 
 def progress_text(done: int, total: float, rate: float, seconds: float, unit: str) -> str:
     """Say how far something is after some seconds: `25%, 50/200 rows, 5/s, 0:30 left`.
 
-    At the end it is how long it took. If nobody knows the total, which is then infinity,
-    there is no end to tell.
+    At the end it is how long it took. A total of infinity: nobody knows.
     """
     parts = [number + unit for number, unit in progress_numbers(done, total, rate, unit)]
     if done == total:

@@ -49,9 +49,8 @@ class Spans:
     def hold(self, rows: int, points: int | None = None) -> None:
         """Make the spans longer until so many rows of a run fit into so many points."""
         points = points or self.shape[1]
-        with np.errstate(all="ignore"):
-            while rows > self.length * points:
-                self._double()
+        while rows > self.length * points:
+            self._double()
 
     def add(
         self, runs: np.ndarray | int, numbers: np.ndarray, **values: np.ndarray | float
@@ -81,5 +80,6 @@ class Spans:
         for name, array in self.arrays.items():
             combine, empty = FIELDS[name]
             half = array.shape[1] // 2
-            array[:, :half] = combine(array[:, ::2], array[:, 1::2])
+            with np.errstate(all="ignore"):
+                array[:, :half] = combine(array[:, ::2], array[:, 1::2])
             array[:, half:] = empty

@@ -31,7 +31,6 @@ class Summary:
 
     @property
     def runs(self) -> int:
-        """How many runs there are."""
         return len(self._slots)
 
     @property
@@ -44,7 +43,6 @@ class Summary:
         )
 
     def open(self, run: int) -> None:
-        """Count a run that has not logged yet."""
         self._slots.setdefault(run, len(self._slots))
 
     def add(self, block: Block, now: float) -> None:
@@ -109,7 +107,6 @@ class Progress:
         self._samples = collections.deque([(start, 0)], SAMPLES)
 
     def add(self, rows: RowsByRun, expected: int | None, now: float) -> None:
-        """Count the rows of a block."""
         for slot, new in zip(rows.slots.tolist(), rows.counts.tolist(), strict=True):
             done = self._done.get(slot, 0)
             # The program was called again, and starts anew.

@@ -135,21 +135,21 @@ class Region:
         console = self._live.console
         heights = [view.height() for view in self._views]
         if not self._done.is_set():
-            heights = shares(heights, console.height - 1)
+            heights = divide_lines(heights, console.height - 1)
         pairs = zip(self._views, heights, strict=True)
         views = Group(*(view.render(console.width, height) for view, height in pairs))
         # Rich writes this again below each line that is printed; that shall be quick.
         return SegmentLines(console.render_lines(views, pad=False), new_lines=True)
 
 
-def shares(heights: Sequence[int], lines: int) -> list[int]:
+def divide_lines(heights: Sequence[int], lines: int) -> list[int]:
     """Divide lines among views: small ones get what they ask for, tall ones the same."""
-    given = [0] * len(heights)
+    shares = [0] * len(heights)
     order = sorted(range(len(heights)), key=lambda i: heights[i])
-    for place, i in enumerate(order):
-        given[i] = min(heights[i], max(1, lines // (len(order) - place)))
-        lines -= given[i]
-    return given
+    for done, i in enumerate(order):
+        shares[i] = min(heights[i], max(1, lines // (len(order) - done)))
+        lines -= shares[i]
+    return shares
 
 
 def can_move(file: TextIO | None = None) -> bool:

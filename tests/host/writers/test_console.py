@@ -22,7 +22,7 @@ from lox_host.display import run_table, terminal as _live
 from lox_host.display.progress_bar import Bar
 from lox_host.display.statistics import POINTS, Trend
 from lox_host.display.summary import Summary
-from lox_host.display.terminal import Region, can_move, region, shares
+from lox_host.display.terminal import Region, can_move, divide_lines, region
 from lox_host.display.text import clean, digits, duration, sparkline, speed
 from lox_host.writers import console as _console
 from lox_host.writers.console import ConsoleWriter
@@ -295,11 +295,11 @@ def test_long_names_give_way():
 
 
 def test_lines_are_divided():
-    assert shares([1, 30], 20) == [1, 19]
-    assert shares([30, 1, 30], 21) == [10, 1, 10]
-    assert shares([5, 6], 40) == [5, 6]
-    assert shares([9, 9], 1) == [1, 1]
-    assert shares([], 10) == []
+    assert divide_lines([1, 30], 20) == [1, 19]
+    assert divide_lines([30, 1, 30], 21) == [10, 1, 10]
+    assert divide_lines([5, 6], 40) == [5, 6]
+    assert divide_lines([9, 9], 1) == [1, 1]
+    assert divide_lines([], 10) == []
 
 
 # Where there is no terminal -----------------------------------------------------------
