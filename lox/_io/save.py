@@ -47,26 +47,27 @@ def save(
         {'loss': 0.5}
     """
     rows = loggable(logs).rows()
-    plain = {own: without_keys(of) for own, of in rows.items()}
-    impls = tuple((own, impls_of(of.value)) for own, of in rows.items())
+    plain = {name: without_keys(key_rows) for name, key_rows in rows.items()}
+    impls = tuple((name, impls_of(key_rows.value)) for name, key_rows in rows.items())
     check_mode(mode)
     folder = os.path.abspath(os.path.expanduser(path))
-    saving = Saving(folder, mode, tuple(rows), impls)
+    to_store = SaveOnHost(folder, mode, tuple(rows), impls)
     record = Record((logdict.of(plain), key_words(key)), {}, keys=tuple(rows))
-    if all(map(_is_here, jax.tree.leaves(record))):
-        saving.save(jax.tree.map(np.asarray, record))
+    if all(map(_is_known, jax.tree.leaves(record))):
+        to_store.save(jax.tree.map(np.asarray, record))
     else:
         callback_thread.start()
-        awaited(lambda: emit([record], saving, last_token()), saving)()
+        awaited(lambda: emit([record], to_store, last_token()), to_store)()
 
 
-def _is_here(x: Any) -> bool:
+def _is_known(x: Any) -> bool:
+    """Return whether this process can have the values now."""
     return not isinstance(x, Tracer) and sharding.is_addressable(x)
 
 
 @dataclasses.dataclass(frozen=True)
-class Saving:
-    """Saves what arrives on the host.
+class SaveOnHost:
+    """Save the logs that arrive on the host.
 
     Attributes:
         path: The folder of the store.
@@ -81,35 +82,36 @@ class Saving:
     impls: tuple[tuple[str, Impls], ...]
 
     def __call__(self, parcel: Parcel) -> None:
-        call_soon(self, self._take, parcel)
+        call_soon(self, self._save_all, parcel)
 
     def __str__(self) -> str:
         return "`lox.save`"
 
-    def _take(self, parcel: Parcel) -> None:
+    def _save_all(self, parcel: Parcel) -> None:
         for record in parcel.records():
             self.save(record)
 
     def save(self, record: Record) -> None:
         """Save the logs of each example that logged, a run each, as one session."""
         (logs, words), axes, process = record.values, len(record.batch), jax.process_index()
+        # Without a PRNG key, the index of an example is its key.
         index = np.moveaxis(np.indices(record.batch, np.int64), 0, -1)
+        keys = {"key": words if words.shape[-1] else index}
+        keys = flatten_examples(keys, axes, record.valid)["key"]
         rows = flatten_examples(logs.rows(), axes, record.valid)
-        lanes = flatten_examples({"words": words, "index": index}, axes, record.valid)
         job = sharding.agree_on("lox/job", secrets.token_hex(4))
         session = Session(begin_session(self.path, self.mode, process, job))
-        names = lanes["words"] if lanes["words"].shape[1] else lanes["index"]
-        for i, data in enumerate(names):
+        for i, data in enumerate(keys):
             key = tuple(data.tolist())
             name = "-".join(map(str, key)) or "saved"
             run = Run(i, name, key, {}, time.time(), job, process, job)
             session.open(run, self.keys)
-        session.append(to_blocks(rows, np.arange(len(names)), dict(self.impls)))
+        session.append(to_blocks(rows, np.arange(len(keys)), dict(self.impls)))
         session.end()
 
 
-def key_words(key: Any) -> Any:
-    """The data of a PRNG key, typed or not. None has none."""
+def key_words(key: Any) -> np.ndarray | jax.Array:
+    """Return the data of a PRNG key, typed or not. None has none."""
     data = () if key is None else key_data(key)
     data = data if isinstance(data, jax.Array) else np.asarray(data)
     return data.reshape(-1).astype(np.uint32)

@@ -12,9 +12,11 @@ Each variant is a group of its own, with its own files. Loading brings them toge
 NumPy promotes dtypes. Values of different shapes do not fit into one array and raise.
 """
 
+import contextlib
 import dataclasses
 import itertools as it
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -102,23 +104,17 @@ def align(parts: Sequence[KeyRows]) -> list[KeyRows]:
     aligned = []
     for part in parts:
         front = len(part), *part.examples
-
-        def step(name: str, part: KeyRows = part) -> np.ndarray:
-            like = steps[name]
-            missing = np.zeros((len(part), *like.shape[1:]), like.dtype)
-            return part.steps.get(name, missing)
-
-        def mask(name: str, part: KeyRows = part, front: tuple = front) -> np.ndarray:
-            return part.masks.get(name, np.full(front, name in part.steps))
-
+        missing = {
+            n: np.zeros((len(part), *x.shape[1:]), x.dtype) for n, x in steps.items()
+        }
+        masks = {name: np.full(front, name in part.steps) for name in masked}
+        valid = np.full(front, True) if is_partial else None
         aligned.append(
             dataclasses.replace(
                 part,
-                steps={name: step(name) for name in steps},
-                masks={name: mask(name) for name in masked},
-                valid=np.full(front, True)
-                if is_partial and part.valid is None
-                else part.valid,
+                steps={name: part.steps.get(name, missing[name]) for name in steps},
+                masks={name: part.masks.get(name, masks[name]) for name in masked},
+                valid=valid if part.valid is None else part.valid,
                 form=dataclasses.replace(part.form, tags=tags, time=time),
             )
         )
@@ -166,55 +162,46 @@ def _join(key: str, parts: Sequence[KeyRows]) -> KeyRows:
     return dataclasses.replace(first, **joined)
 
 
+class _Variant(NamedTuple):
+    """A form that rows of a key have: in words, without its dtypes, and an example."""
+
+    text: str
+    shapes: str
+    example: Tree
+
+
 def _check_forms(key: str, parts: Sequence[KeyRows]) -> None:
     """Raise unless one array can hold the rows: only steps and dtypes may differ."""
-    _check_variants(
-        f"The rows of {key!r}",
-        {
-            _describe(part, _dtype_and_shape): (_describe(part, _shape), part.value)
-            for part in parts
-        },
-    )
-    for name in {name: None for part in parts for name in part.steps}:
+    _check_variants(f"The rows of {key!r}", [_variant(part) for part in parts])
+    for name in dict.fromkeys(name for part in parts for name in part.steps):
         steps = [part.steps[name] for part in parts if name in part.steps]
-        variants = {_dtype_and_shape(step): (_shape(step), step) for step in steps}
+        variants = [_Variant(_dtype_and_shape(step), _shape(step), step) for step in steps]
         _check_variants(f"The rows of the step {name!r} of {key!r}", variants)
 
 
-def _check_variants(what: str, variants: dict[str, tuple[str, Tree]]) -> None:
-    """Raise unless one array can hold all variants, each with its shape and an example."""
-    if _fit_together(variants.values()):
-        return
-    pairs = it.combinations(variants, 2)
-    one, other = next(
-        pair for pair in pairs if not _fit_together(variants[name] for name in pair)
-    )
-    raise ValueError(
-        f"{what} do not have one form: some are {one} and some are {other}, which no array "
-        "can hold. Load the other keys with `argnames`, and log values of different forms "
-        "under different keys."
-    )
+def _check_variants(what: str, variants: Sequence[_Variant]) -> None:
+    distinct = {variant.text: variant for variant in variants}.values()
+    for one, other in it.combinations(distinct, 2):
+        if one.shapes == other.shapes:
+            with contextlib.suppress(TypeError):  # these dtypes cannot be promoted
+                map_arrays(np.result_type, one.example, other.example)
+                continue
+        raise ValueError(
+            f"{what} do not have one form: some are {one.text} and some are {other.text}, "
+            "which no array can hold. Load the other keys with `argnames`, and log values "
+            "of different forms under different keys."
+        )
 
 
-def _fit_together(variants: Iterable[tuple[str, Tree]]) -> bool:
-    """Return whether the shapes are the same, and the dtypes can be promoted."""
-    shapes, trees = zip(*variants, strict=True)
-    if len(set(shapes)) > 1:
-        return False
-    arrays = ([array for _, array in leaves(tree)] for tree in trees)
-    try:
-        for alike in zip(*arrays, strict=True):
-            np.result_type(*alike)
-    except TypeError:
-        return False
-    return True
-
-
-def _describe(part: KeyRows, describe_array: Callable[[np.ndarray], str]) -> str:
-    value = map_arrays(describe_array, part.value)
+def _variant(part: KeyRows) -> _Variant:
     batch = f" in batches of {part.form.batch} axes" if part.form.batch else ""
     impls = ", ".join(impl for _, impl in part.form.keys)
-    return f"{value}{batch}{impls and f' as a PRNG key, {impls}'}".replace("'", "")
+    rest = f"{batch}{impls and f' as a PRNG key, {impls}'}"
+    text, shapes = (
+        f"{map_arrays(describe, part.value)}{rest}".replace("'", "")
+        for describe in (_dtype_and_shape, _shape)
+    )
+    return _Variant(text, shapes, part.value)
 
 
 def _dtype_and_shape(array: np.ndarray) -> str:
