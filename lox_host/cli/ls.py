@@ -73,6 +73,7 @@ def ls(where: str, keys: Sequence[str], *, config: bool, as_json: bool) -> None:
         return
     if not items:
         raise CLIError(f"The store in {where!r} has no runs yet.")
+    # Without `-k`, the keys that most runs have, in the order of logging where it is a tie.
     known = Counter(key for item in items for key in item.last_values)
     shown = [key for key, _ in known.most_common(KEYS)]
     if keys:

@@ -30,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Keys may be in Greek where the output is in ASCII.
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
     try:
+        # A warning is for the user, too: in one line, without the place in our code.
         with warnings.catch_warnings():
             warnings.showwarning = _print_warning
             code = _dispatch(args)

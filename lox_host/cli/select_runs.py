@@ -85,6 +85,7 @@ def select_all(texts: Iterable[str]) -> list[SelectedRun]:
     found = {}
     for text in texts:
         for run in select_runs(text):
+            # The same store may have been typed in several ways.
             found[run.reader.folder.resolve(), run.id] = run
     return list(found.values())
 
@@ -123,6 +124,7 @@ def _select(store: str, text: str, runs: list[SelectedRun]) -> list[SelectedRun]
     for run in runs:
         by_name.setdefault(run.run.name, []).append(run)
         by_session.setdefault(run.reader.folder.name, []).append(run)
+    # Both are told apart by what they are: names of sessions begin with a date.
     names = [*by_session, *by_name]
     found = [name] if name in names else [full for full in names if full.startswith(name)]
     if len(found) > 1:

@@ -38,6 +38,8 @@ def tail(
         time.sleep(PAUSE)
         blocks = follower.new()
         if blocks:
+            # Each group of keys has its own frame: wait for those of the same step, so that
+            # they are printed in one row.
             time.sleep(TOGETHER)
             blocks += follower.new()
         _print(out, list(Batch(blocks).rows()), names)

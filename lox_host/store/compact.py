@@ -41,7 +41,7 @@ def compact(folder: pathlib.Path, first: int) -> None:
         frames = _rewrite(old, small, Segments(folder, first, suffix=".new"))
         _commit(old, small, frames)
     except OSError:
-        pass
+        pass  # no room, or a damaged frame: small frames are read as well
     finally:
         for rest in folder.glob("*.new"):
             rest.unlink()
@@ -68,6 +68,8 @@ def _commit(old: Reader, groups: list[int], frames: list[Frame]) -> None:
     journal.append(file, journal.encode(entries))
     os.close(file)
     names = [*dict.fromkeys(frame.file for frame in frames), journal.NAME]
+    # The data reaches the disk before the names, and the journal is renamed last: at any
+    # moment there is a journal, and all that it tells of.
     for name in names:
         sync(old.folder / f"{name}.new")
     for name in names:

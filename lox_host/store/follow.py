@@ -56,6 +56,7 @@ class Follower:
         while True:
             try:
                 new = self._poll()
+                # All of it, before what has been delivered is noted: a file may be gone.
                 blocks = list(
                     select(new, [key for key in new.keys if self._is_wanted(key)])
                 )

@@ -51,11 +51,13 @@ class FrameReader:
         wanted = [key for key in layout.keys if keys is None or key in keys]
         if not wanted or not (runs is None or any(low <= run <= high for run in runs)):
             return None
+        # The runs first: if there are none of these here, nothing else is read.
         ids, is_wanted = self.column(frame, RUN), None
         if runs is not None and low != high and ids is not None:
             is_wanted = np.isin(ids, list(runs))
             if not is_wanted.any():
                 return None
+        # Each column once, though keys share those of the steps.
         columns = {key: {*layout.shared, *layout.keys[key].columns} for key in wanted}
         read = {i: self.column(frame, i) for i in set().union(*columns.values()) - {RUN}}
         arrays = {i: array for i, array in {RUN: ids, **read}.items() if array is not None}

@@ -78,14 +78,18 @@ def read_key_rows(
     """
     wanted = reader.keys if keys is None else [key for key in keys if key in reader.keys]
     variants: dict[tuple[int, str], list[KeyRows]] = {}
+    # Blocks of one layout are joined before they are split by run: with a thousand runs
+    # that is two copies, and not a thousand for each frame.
     for block in merge_blocks(list(reader.blocks(runs, wanted))):
         for run, rows in _by_run(block):
             for key in block.values:
                 variants.setdefault((run, key), []).append(_key_rows(rows, key))
+    # A loop without iterations has a layout and no rows. Its keys are there, too.
     for run in runs:
         for key in reader.keys_without_rows(run).intersection(wanted):
             layouts = (layout for layout in reader.layouts.values() if key in layout.keys)
-            variants[run, key] = [_key_rows(own.empty_block(), key) for own in layouts]
+            blocks = (layout.empty_block() for layout in layouts)
+            variants[run, key] = [_key_rows(block, key) for block in blocks]
     return {
         run: {k: _join(k, variants[run, k]) for k in wanted if (run, k) in variants}
         for run in runs

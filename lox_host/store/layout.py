@@ -162,6 +162,8 @@ def flatten(block: Block) -> tuple[Hashable, list[np.ndarray]]:
 
     This is done for every block that is written, so it does not make a `Layout`.
     """
+    # Names, dtypes and shapes in the order of the columns, with the lengths of containers:
+    # without these, `[a, [b]]` would be the same as `[a, b]`.
     trees = block.steps, block.values, block.valid, block.masks
     arrays, kinds = [block.runs], [*map(len, trees), *block.forms.values()]
     for name, node in it.chain.from_iterable(map(_nodes, filter(None, trees))):

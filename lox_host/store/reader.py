@@ -102,7 +102,7 @@ class Reader:
     @ft.cached_property
     def keys(self) -> list[str]:
         """All keys, those of `lox.save` in the order that they had."""
-        known = dict.fromkeys(key for own in self.layouts.values() for key in own.keys)
+        known = dict.fromkeys(it.chain(*(layout.keys for layout in self.layouts.values())))
         ordered = dict.fromkeys(it.chain(*self._saved_keys.values()))
         return [key for key in {**ordered, **known} if key in known]
 
@@ -200,6 +200,8 @@ class Reader:
         with self.frame_reader() as frames:
             for number, layout in self.layouts.items():
                 keys = [key for key in layout.keys if layout.is_number(key)]
+                # A run that logs other keys is never found, and its frames are skipped by
+                # the ids in the journal.
                 missing = set(self.runs)
                 for frame in reversed(self.frames[number]):
                     if not missing:
@@ -232,6 +234,7 @@ class Reader:
 
     def _rows_by_run(self, frames: FrameReader, frame: Frame) -> dict[int, int]:
         low, high = frame.runs
+        # The frames of a run that logs alone need not be read at all.
         if low == high:
             return {low: frame.rows}
         ids = frames.column(frame, RUN)

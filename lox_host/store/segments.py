@@ -10,7 +10,8 @@ from lox_host.store.frames import Encoder, Frame
 from lox_host.store.journal import append
 from lox_host.store.layout import RUN
 
-# Where another file begins, and how many are open at a time.
+# Where another file begins, and how many are open at a time: programs that log hundreds of
+# different groups must not run out of file descriptors.
 SIZE, OPEN = 256 << 20, 64
 
 
@@ -32,6 +33,7 @@ class Segments:
         """Write a frame at the end of the file of its group."""
         name, file = self._file_of(group)
         data, extents = encoder.frame(columns)
+        # A frame that could not be written has been cut off again, so this is its place.
         start = os.fstat(file).st_size
         schema = b"" if start else encoder.schema()
         append(file, schema + data)
@@ -59,7 +61,8 @@ class Segments:
         name, file = self._files.get(group, ("", -1))
         if name and os.fstat(file).st_size < SIZE:
             return name, file
-        # No file is opened a second time: the group goes on in another one.
+        # No file is opened a second time, so that each has one writer from its beginning to
+        # its end: the group goes on in another one.
         if name or len(self._files) >= OPEN:
             self._close(group if name else next(iter(self._files)))
         name = f"{self.count:04d}.arrows"

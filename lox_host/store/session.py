@@ -63,6 +63,7 @@ class Session:
 
     def append(self, blocks: Sequence[Block]) -> None:
         """Take rows; they are written by the next `flush`, or now if there are many."""
+        # Numbers restart with each call, so those of earlier calls come in front.
         numbers = _row_numbers(blocks)
         for block, its_numbers in zip(blocks, numbers, strict=True):
             self._add(block, its_numbers + self._rows)
@@ -90,6 +91,7 @@ class Session:
         kind, columns = flatten(block)
         group = self._groups.get(kind)
         if group is None:
+            # Not written yet: a block without rows has a layout, and that may be all.
             layout = Layout.of(block)
             group = _Group(len(self._groups), layout, Encoder(layout))
             self._groups[kind] = group
@@ -109,11 +111,13 @@ class Session:
         runs, *others = (_concatenate(parts) for parts in zip(*group.waiting, strict=True))
         columns = [runs, _concatenate(group.numbers), *others]
         frame = self._segments.write(group.number, group.encoder, columns)
+        # A frame without its line does not count, and readers would warn of it.
         try:
             self._note({"frame": frame._asdict()})
         except BaseException:
             self._segments.undo(frame)
             raise
+        # Only now: rows that could not be written are written by the next flush.
         group.waiting, group.numbers, group.nbytes = [], [], 0
 
     def _note(self, entry: journal.Entry) -> None:
