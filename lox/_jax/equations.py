@@ -13,26 +13,29 @@ import jax
 from jax._src.interpreters.partial_eval import convert_constvars_jaxpr
 from jax.experimental.layout import Format
 from jax.extend import linear_util
-from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jax.extend.linear_util import WrappedFun
 from jax.interpreters.partial_eval import dce_jaxpr
+from jax.typing import ArrayLike
 
 from lox._jax.tracing import setting
 
+Params = dict[str, Any]
+Options = tuple[tuple[str, Any], ...]
 Jitted = type(jax.jit(lambda: None))
 
 
-def close(jaxpr: Any) -> ClosedJaxpr:
+def close(jaxpr: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
     """Close a jaxpr that is open in its equation, as that of `remat` is."""
     return jaxpr if hasattr(jaxpr, "consts") else ClosedJaxpr(jaxpr, ())
 
 
-def constants_as_inputs(jaxpr: Any) -> Any:
+def constants_as_inputs(jaxpr: Jaxpr) -> Jaxpr:
     """Return an open jaxpr that takes its constants as first inputs."""
     return convert_constvars_jaxpr(jaxpr)
 
 
-def scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
+def scan_sizes(params: Params) -> tuple[int, int]:
     """Return the numbers of constants and of carried values of a `scan`."""
     if "ft_in" in params:  # JAX >= 0.11
         consts, carry, _ = params["ft_in"].unpack()
@@ -40,13 +43,15 @@ def scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
     return params["num_consts"], params["num_carry"]
 
 
-def scan_options(params: dict[str, Any]) -> dict[str, Any]:
+def scan_options(params: Params) -> Params:
     """Return the options of `jax.lax.scan` on this version, except for the length."""
     names = ("reverse", "unroll", "_split_transpose")
     return {name: params[name] for name in names if name in params}
 
 
-def keep_linear(eqn: JaxprEqn, args: Sequence[Any]) -> contextlib.AbstractContextManager:
+def keep_linear(
+    eqn: JaxprEqn, args: Sequence[ArrayLike]
+) -> contextlib.AbstractContextManager:
     """Make a `scan` that is traced in here linear in the same inputs as `eqn`.
 
     Before JAX 0.10, the transpose of a `scan` relies on its parameter `linear`, which
@@ -56,10 +61,10 @@ def keep_linear(eqn: JaxprEqn, args: Sequence[Any]) -> contextlib.AbstractContex
     return setting(_linear, [x for x, is_linear in pairs if is_linear])
 
 
-_linear = contextvars.ContextVar[Sequence[Any]]("linear", default=())
+_linear = contextvars.ContextVar[Sequence[ArrayLike]]("linear", default=())
 
 
-def with_kept_linear(args: Sequence[Any], params: dict[str, Any]) -> dict[str, Any]:
+def with_kept_linear(args: Sequence[ArrayLike], params: Params) -> Params:
     """Return the parameters of a `scan` that is traced inside `keep_linear`."""
     kept = _linear.get()
     if not kept:
@@ -69,7 +74,7 @@ def with_kept_linear(args: Sequence[Any], params: dict[str, Any]) -> dict[str, A
     return {**params, "linear": linear}
 
 
-def jit_options(fun: Any) -> dict[str, Any]:
+def jit_options(fun: Any) -> Params:
     """Return the options that a function was jitted with, without its shardings."""
     info = fun._jit_info
     names = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
@@ -90,7 +95,7 @@ def key_name(dtype: Any) -> str:
     return dtype._impl.name
 
 
-def jaxprs_in(params: Any) -> Iterator[Any]:
+def jaxprs_in(params: Any) -> Iterator[Jaxpr]:
     """Yield the programs in the parameters of an equation, however deep they are."""
     if hasattr(params, "eqns") and hasattr(params, "jaxpr"):
         yield params.jaxpr
@@ -115,7 +120,7 @@ def primitive_name(eqn: JaxprEqn) -> str:
     return type(eqn.params["_prim"]).__name__ if name == "call_hi_primitive" else name
 
 
-def inner_jit_options(params: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+def inner_jit_options(params: Params) -> Options:
     """Return the options of an inner `jit` for `fun(interpreter, *args) -> (outs, logs)`.
 
     They are hashable, so that rules can keep one jitted function per set of options.
@@ -137,7 +142,7 @@ def inner_jit_options(params: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(options.items())
 
 
-def jit_with(fun: Callable, options: tuple[tuple[str, Any], ...]) -> Callable:
+def jit_with(fun: Callable, options: Options) -> Callable:
     """Jit a function with the result of `inner_jit_options`."""
     given = dict(options)
     if "out_shardings" in given:
@@ -156,7 +161,7 @@ def _formats(shardings: Sequence[Any], layouts: Sequence[Any]) -> tuple:
 
 
 def split_subfunctions(
-    args: Sequence[Any], params: dict[str, Any]
+    args: Sequence[Any], params: Params
 ) -> tuple[list[WrappedFun], list[Any]]:
     """Return the functions that a call is bound with, and its operands."""
     if "subfuns" in params:  # JAX >= 0.9.2
@@ -168,8 +173,8 @@ def split_subfunctions(
 def with_rules_in(
     context: Callable[[], contextlib.AbstractContextManager],
     args: Sequence[Any],
-    params: dict[str, Any],
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    params: Params,
+) -> tuple[tuple[Any, ...], Params]:
     """Return what to bind so that derivative rules run in a context, whenever they do."""
 
     @linear_util.transformation2

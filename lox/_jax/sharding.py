@@ -18,7 +18,7 @@ import contextlib
 import contextvars
 import functools as ft
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -34,12 +34,15 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
 from jax.interpreters.mlir import LoweringRuleContext
 from jax.sharding import PartitionSpec as P
+from jax.typing import ArrayLike, DTypeLike
 
 from lox._jax import patches
 from lox._jax.equations import close
 from lox._jax.tracing import setting, staged_program
 
 Device = Any  # `jax.Device` is made at run time
+Specs = Any  # a pytree of `PartitionSpec`s
+Shaped = jax.Array | np.ndarray | jax.ShapeDtypeStruct
 
 
 # Lowering a host call ------------------------------------------------------------------
@@ -134,7 +137,7 @@ def _mesh_over(
 # Explicit shardings --------------------------------------------------------------------
 
 
-def _explicit_sharding(x: Any) -> tuple[Any, list]:
+def _explicit_sharding(x: Shaped) -> tuple[Any, list]:
     """Return the mesh of an explicitly sharded array, or None, and how each axis is."""
     typed = x if isinstance(x, jax.ShapeDtypeStruct | np.ndarray) else jax.typeof(x)
     sharding: Any = getattr(typed, "sharding", None)
@@ -145,7 +148,7 @@ def _explicit_sharding(x: Any) -> tuple[Any, list]:
 
 
 def abstract_array(
-    shape: tuple[int, ...], dtype: Any, like: Any, axes: Sequence[int | None]
+    shape: tuple[int, ...], dtype: DTypeLike, like: Shaped, axes: Sequence[int | None]
 ) -> jax.ShapeDtypeStruct:
     """Return the type of an array; `axes[i]` is the axis of `like` that axis i is like."""
     mesh, sharded = _explicit_sharding(like)
@@ -157,7 +160,7 @@ def abstract_array(
     )
 
 
-def abstract_like(x: Any) -> jax.ShapeDtypeStruct:
+def abstract_like(x: Shaped) -> jax.ShapeDtypeStruct:
     """Return the type of an array with its explicit sharding, but not its varying axes.
 
     Those may be different in another part of the program, which the type is for.
@@ -165,7 +168,7 @@ def abstract_like(x: Any) -> jax.ShapeDtypeStruct:
     return abstract_array(x.shape, x.dtype, x, range(x.ndim))
 
 
-def shard_like(x: Any, like: Any) -> Any:
+def shard_like(x: jax.Array, like: Shaped) -> jax.Array:
     """Return the array with the explicit sharding of another one."""
     (mesh, wanted), (old_mesh, axes) = _explicit_sharding(like), _explicit_sharding(x)
     mesh = mesh or old_mesh
@@ -217,7 +220,7 @@ def device_counts(eqn: JaxprEqn) -> tuple[int, ...]:
     return (math.prod(mapped_axes(eqn).values()),)
 
 
-def shard_map(fun: Callable, eqn: JaxprEqn, in_specs: Any, out_specs: Any) -> Callable:
+def shard_map(fun: Callable, eqn: JaxprEqn, in_specs: Specs, out_specs: Specs) -> Callable:
     """Map another function as a `shard_map` equation maps its own."""
     mapped = jax.shard_map(
         fun,
@@ -231,7 +234,7 @@ def shard_map(fun: Callable, eqn: JaxprEqn, in_specs: Any, out_specs: Any) -> Ca
     return jax.jit(mapped) if staged_program() is None else mapped
 
 
-def is_around_shard_map(axis: Any) -> bool:
+def is_around_shard_map(axis: object) -> bool:
     """Tell whether the `vmap` over this axis is around the innermost `shard_map`."""
     return any(axis is other for other in _vmaps_around.get())
 
@@ -257,13 +260,13 @@ def coordinates() -> dict[str, jax.Array]:
     return {_axis_name(axis): jax.lax.axis_index(axis) for axis in manual_axes()}
 
 
-def _axis_name(axis: Any) -> str:
+def _axis_name(axis: Hashable) -> str:
     # JAX makes up a name for the axis of a `pmap` that was given none.
     is_given = str(axis).isidentifier() and not str(axis).startswith("_")
     return str(axis) if is_given else "device"
 
 
-def pmap_as_shard_map(eqn: JaxprEqn, *args: Any) -> ClosedJaxpr:
+def pmap_as_shard_map(eqn: JaxprEqn, *args: ArrayLike) -> ClosedJaxpr:
     """Return the program of a `pmap` as newer versions trace it, with a `shard_map`."""
     params = eqn.params
     with _config.pmap_shmap_merge(True):  # pyright: ignore[reportAttributeAccessIssue]
@@ -278,14 +281,14 @@ def pmap_as_shard_map(eqn: JaxprEqn, *args: Any) -> ClosedJaxpr:
         return jax.make_jaxpr(mapped)(*args)
 
 
-def varying_axes(x: Any) -> frozenset[str]:
+def varying_axes(x: ArrayLike | AbstractValue) -> frozenset[str]:
     """Return the manual axes along which an array may vary from device to device."""
     aval = x if isinstance(x, AbstractValue) else jax.typeof(x)
     kind = getattr(aval, "mat", None)  # JAX >= 0.9
     return kind.varying if kind is not None else getattr(aval, "vma", frozenset())
 
 
-def make_varying(x: Any, axes: frozenset[str] | None = None) -> Any:
+def make_varying(x: ArrayLike, axes: frozenset[str] | None = None) -> ArrayLike:
     """Return the array with a type that varies along these axes, or all manual ones."""
     if not _config._check_vma.value:
         return x
@@ -301,7 +304,7 @@ def make_varying(x: Any, axes: frozenset[str] | None = None) -> Any:
 # Processes ----------------------------------------------------------------------------
 
 
-def is_addressable(x: Any) -> bool:
+def is_addressable(x: object) -> bool:
     """Tell whether this process has all of an array."""
     return not isinstance(x, jax.Array) or x.is_fully_addressable
 
