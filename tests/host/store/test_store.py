@@ -313,6 +313,36 @@ def test_a_run_that_is_opened_later_begins_another_session(tmp_path):
     assert [r.rows for r in lox.runs(tmp_path)] == [3, 5]
 
 
+def test_blocks_of_some_runs_and_keys_since_a_row(tmp_path):
+    writer = SaveWriter(tmp_path)
+    for i in range(2):
+        writer.open(run(i, id=i))
+    for i in range(6):
+        writer.write(Batch([block([i], id=i % 2)]))
+        writer.flush()
+    (before,) = open_store(tmp_path)
+    since = before.last_rows()
+    for i in range(6, 10):
+        writer.write(Batch([block([i], id=i % 2)]))
+        writer.flush()
+
+    def steps(reader, *args):
+        return [step for rows in reader.blocks(*args) for step in rows.steps["step"]]
+
+    for _ in range(2):
+        (reader,) = open_store(tmp_path)
+        assert steps(reader) == list(range(10))
+        assert steps(reader, [1], ["x"], since) == [7, 9]
+        assert steps(reader, None, ["z"]) == []
+        (*_, last) = reader.blocks([0], ["y"])
+        assert list(last.values) == ["y"]
+        np.testing.assert_array_equal(last.values["y"][-1], [8, -8])
+        assert reader.last_values() == {0: {"x": values(8)["x"]}, 1: {"x": values(9)["x"]}}
+        # The second time, all is in one frame.
+        for i in range(2):
+            writer.close(run(i, id=i))
+
+
 def test_large_files_are_followed_by_others(tmp_path, monkeypatch):
     monkeypatch.setattr(_segments, "SIZE", 2000)
     written(tmp_path, [[block([i])] for i in range(30)], close=False)
