@@ -56,7 +56,7 @@ WAYS = {
     "grad(spool)": lambda fun: jax.grad(lambda x: reduced(fun)(x)[0]),
 }
 
-# Where evaluations grow faster than the depth, today's number at depths 1, 2 and 3. An entry
+# Where evaluations grow faster than the depth, the number at depths 1, 2 and 3. An entry
 # goes when its rule evaluates a body once.
 FASTER: dict[tuple[str, str], list[int]] = {
     ("spool", "while_loop"): [6, 16, 36],
