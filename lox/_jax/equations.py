@@ -102,7 +102,7 @@ def jaxprs_in(params: Any) -> Iterator[Any]:
     elif isinstance(params, tuple | list):
         for value in params:
             yield from jaxprs_in(value)
-    elif hasattr(params, "expand"):  # a primitive of JAX's `hijax`, since 0.9
+    elif isinstance(params, JaxprEqn) or hasattr(params, "expand"):
         yield from jaxprs_in(params.params)
 
 
