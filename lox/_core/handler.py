@@ -37,9 +37,12 @@ class Handler:
     Attributes:
         captures: Whether functions are traced anew for it, so that their logs are captured.
         effects: The effects of the records that it wants to see.
+        defers: Whether it rewrites what an equation holds only when JAX takes it up, see
+            `deferred.py`.
     """
 
     captures: ClassVar[bool] = False
+    defers: ClassVar[bool] = False
     effects: ClassVar[frozenset] = frozenset()
 
     # What it does with records.
@@ -63,8 +66,11 @@ class Handler:
         """
         return bind(emit_p, records, [token], **params)[0]
 
-    def narrow(self, condition: jax.Array) -> jax.Array:
-        """Let a question about the examples of a batch be about those that log here."""
+    def narrow(self, condition: jax.Array) -> jax.Array | None:
+        """Let a question about the examples of a batch be about those that log here.
+
+        None: nobody asks.
+        """
         return condition
 
     def deliver(self, parts: Sequence[Collected], iterations: Any) -> Sequence[Collected]:
@@ -135,6 +141,13 @@ class Handler:
         """Return the handler that collects the same, and does nothing else."""
         return self
 
+    def following(self, earlier: "Handler") -> "Handler":
+        """Return the handler that does to a record what `earlier` does, then what it does.
+
+        Only asked of the handlers that meet one that `defers`.
+        """
+        return self
+
     # How it goes through `vmap` and `shard_map`.
 
     def batched(self, size: int) -> Self:
@@ -189,6 +202,9 @@ class Drop(Handler):
     def emit(self, records: Sequence[Record], token: Any, params: dict[str, Any]) -> Any:
         return token
 
+    def narrow(self, condition: jax.Array) -> None:
+        return None
+
 
 class _Rewrite(Handler, abc.ABC):
     """Leave records where they are, but changed."""
@@ -209,22 +225,44 @@ class _Rewrite(Handler, abc.ABC):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Mask(_Rewrite):
-    """Let records be valid only where `condition` holds; `branch` says of which `cond`."""
+    """Let records be valid only where all conditions hold.
 
-    condition: jax.Array
-    branch: Branch | None = static(default=None)
+    Attributes:
+        conditions: The conditions, that of the innermost loop or branch first.
+        branches: For each of them, the branch of a `cond` that it is about.
+    """
+
+    conditions: tuple[jax.Array, ...]
+    branches: tuple[Branch | None, ...] = static()
+
+    defers = True
+
+    @classmethod
+    def of(cls, condition: jax.Array, branch: Branch | None = None) -> "Mask":
+        return cls((condition,), (branch,))
+
+    def following(self, earlier: Handler) -> "Mask":
+        assert isinstance(earlier, Mask)
+        conditions = *self.conditions, *earlier.conditions
+        return Mask(conditions, (*self.branches, *earlier.branches))
 
     def rewrite(self, record: Record) -> Record:
-        # The condition may have the first batch axes of the record, or none.
-        inner = range(self.condition.ndim, len(record.batch))
-        condition = jnp.broadcast_to(jnp.expand_dims(self.condition, inner), record.batch)
-        valid = condition if record.valid is None else record.valid & condition
-        if self.branch is None:
-            return record.replace(valid=valid, sure=False)
-        return record.replace(valid=valid, path=(*record.path, self.branch))
+        each = zip(self.conditions, self.branches, strict=True)
+        for condition, branch in reversed(list(each)):
+            # A condition may have the first batch axes of the record, or none.
+            inner = range(condition.ndim, len(record.batch))
+            wide = jnp.broadcast_to(jnp.expand_dims(condition, inner), record.batch)
+            valid = wide if record.valid is None else record.valid & wide
+            if branch is None:
+                record = record.replace(valid=valid, sure=False)
+            else:
+                record = record.replace(valid=valid, path=(*record.path, branch))
+        return record
 
     def narrow(self, condition: jax.Array) -> jax.Array:
-        return condition & self.condition
+        for mask in reversed(self.conditions):
+            condition = condition & mask
+        return condition
 
 
 @jax.tree_util.register_dataclass

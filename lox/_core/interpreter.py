@@ -33,7 +33,8 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from lox._core import context as _context
 from lox._core.analysis import donates, last_uses, unsupported, variables
-from lox._core.handler import Handler
+from lox._core.deferred import can_defer, defer
+from lox._core.handler import Drop, Handler
 from lox._core.record import emit_p, log_p
 from lox._core.rules.table import rules
 from lox._core.staging import Program, Staged, Traced, stage_once, trace
@@ -194,6 +195,8 @@ class _Evaluation:
                 rule = rules.get(equations.primitive_name(eqn))
                 if rule is None:
                     raise unsupported(eqn)
+                if self.handler.defers and can_defer(eqn):
+                    rule = defer
                 outs, collected = rule(Interpreter(self.handler), eqn, *args)
         self.env.update(zip(eqn.outvars, outs, strict=True))
         self._collect(collected)
@@ -212,6 +215,11 @@ class _Evaluation:
         x = tracing.plain_array(self.env[atom])
         is_concrete = isinstance(x, jax.Array) and not isinstance(x, Tracer)
         return jnp.array(x, copy=True) if self.donates and is_concrete else x
+
+
+def without_records(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a program that does the same and logs nothing."""
+    return Interpreter(Drop()).stage(jaxpr, *jaxpr.in_avals).jaxpr
 
 
 def _evaluate(

@@ -97,24 +97,47 @@ def split(xs: Sequence[Any], *sizes: int) -> tuple[list, ...]:
 
 
 def carry_predicate(params: dict[str, Any]) -> dict[str, Any]:
-    """The same `while`, its predicate asked in the body and carried in front."""
+    """Return the same `while` with a predicate that is carried in front.
+
+    It is asked before the loop, and at the end of each iteration.
+    """
     sizes = params["cond_nconsts"], params["body_nconsts"]
     cond, body = params["cond_jaxpr"], params["body_jaxpr"]
-
-    def step(cond_consts, body_consts, running, *carry):
-        outs = eval_jaxpr(body.jaxpr, body.consts, *body_consts, *carry)
-        running = eval_jaxpr(cond.jaxpr, cond.consts, *cond_consts, *outs)
-        return [*running, *outs]
-
     cond_consts, carry = split(cond.in_avals, sizes[0])
     body_consts, running = body.in_avals[: sizes[1]], cond.out_avals[0]
+    step = stage_once(_step, body, _Held(cond), cond_consts, body_consts, running, carry)
     return {
         **params,
         "cond_nconsts": 0,
         "body_nconsts": sum(sizes),
-        "cond_jaxpr": stage(lambda running, *carry: running, running, *carry).jaxpr,
-        "body_jaxpr": stage(step, cond_consts, body_consts, running, *carry).jaxpr,
+        "cond_jaxpr": stage_once(_first, body, running, carry).jaxpr,
+        "body_jaxpr": step.jaxpr,
     }
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Held:
+    """A program as an argument, told apart from others by what it is, not by its form."""
+
+    jaxpr: ClosedJaxpr = dataclasses.field(metadata={"static": True})
+
+
+def _step(
+    body: ClosedJaxpr,
+    cond: _Held,
+    cond_consts: list,
+    body_consts: list,
+    running: Any,
+    carry: list,
+) -> list:
+    outs = eval_jaxpr(body.jaxpr, body.consts, *body_consts, *carry)
+    asked = eval_jaxpr(cond.jaxpr.jaxpr, cond.jaxpr.consts, *cond_consts, *outs)
+    return [*asked, *outs]
+
+
+def _first(body: ClosedJaxpr, running: Any, carry: list) -> Any:
+    return running
 
 
 @dataclasses.dataclass(frozen=True)

@@ -107,7 +107,7 @@ def jaxprs_in(params: Any) -> Iterator[Jaxpr]:
     elif isinstance(params, tuple | list):
         for value in params:
             yield from jaxprs_in(value)
-    elif hasattr(params, "expand"):  # a primitive of JAX's `hijax`, since 0.9
+    elif isinstance(params, JaxprEqn) or hasattr(params, "expand"):
         yield from jaxprs_in(params.params)
 
 

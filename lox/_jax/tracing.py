@@ -32,7 +32,7 @@ from jax._src.interpreters.partial_eval import DynamicJaxprTrace
 from jax.core import AbstractValue, Trace, Tracer, eval_jaxpr
 from jax.experimental.key_reuse import _core as _key_reuse
 from jax.extend import source_info_util
-from jax.extend.core import Jaxpr, JaxprEqn, Literal, Primitive, Var
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 from jax.interpreters.partial_eval import DynamicJaxprTracer
 from jax.typing import ArrayLike
 
@@ -67,9 +67,21 @@ def leave_keys_unused(primitive: Primitive) -> None:
 
 def bind(eqn: JaxprEqn, *args: ArrayLike) -> list:
     """Run one equation with these inputs."""
+    return evaluate(_empty, [eqn], list(eqn.outvars), _variables(eqn, args))
+
+
+def as_program(eqn: JaxprEqn, args: Sequence[ArrayLike]) -> tuple[ClosedJaxpr, list]:
+    """Return an equation as a program, and those of its inputs that the program takes."""
+    env = _variables(eqn, args)
+    program = _empty.replace(
+        invars=list(env), outvars=list(eqn.outvars), eqns=[eqn], effects=eqn.effects
+    )
+    return ClosedJaxpr(program, ()), list(env.values())
+
+
+def _variables(eqn: JaxprEqn, args: Sequence[ArrayLike]) -> Env:
     pairs = zip(eqn.invars, args, strict=True)
-    env = {atom: arg for atom, arg in pairs if not isinstance(atom, Literal)}
-    return evaluate(_empty, [eqn], list(eqn.outvars), env)
+    return {atom: arg for atom, arg in pairs if not isinstance(atom, Literal)}
 
 
 def evaluate(jaxpr: Jaxpr, eqns: list[JaxprEqn], outvars: list[Var], env: Env) -> list:
@@ -155,6 +167,14 @@ def source_line(eqn: JaxprEqn) -> str:
     return source_info_util.summarize(eqn.source_info) or "a line that is not known"
 
 
+def place() -> Any:
+    """Return what stands for the place in the user's code of what is being traced.
+
+    It is one object for each equation, even when that is traced again. None: not known.
+    """
+    return source_info_util.current().traceback
+
+
 def literal_value(literal: Literal) -> ArrayLike:
     """Return the value of a literal in its own dtype, even if that is not enabled now."""
     dtype: Any = literal.aval.dtype  # pyright: ignore[reportAttributeAccessIssue]
@@ -187,6 +207,11 @@ def unbatched_aval(x: ArrayLike, size: int, axis: int) -> AbstractValue:
 def is_differentiating() -> bool:
     """Tell whether the next operation is differentiated."""
     return type(_core.trace_ctx.trace).__name__ in ("JVPTrace", "LinearizeTrace")
+
+
+def is_staging() -> bool:
+    """Return whether operations are only written down now, to be run later."""
+    return isinstance(_core.trace_ctx.trace, DynamicJaxprTrace)
 
 
 def staged_program() -> DynamicJaxprTrace | None:

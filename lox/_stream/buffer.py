@@ -172,4 +172,5 @@ mlir.register_lowering(_any_example_p, lambda context, condition: [condition])
 def _any_example(
     interpreter: Interpreter, eqn: JaxprEqn, condition: jax.Array
 ) -> tuple[list, Collected]:
-    return [any_example(interpreter.handler.narrow(condition))], Collected()
+    asked = interpreter.handler.narrow(condition)
+    return [condition if asked is None else any_example(asked)], Collected()

@@ -33,6 +33,32 @@ def test_a_log_that_the_loop_does_not_change_stays_in_it_under_grad(what, wrap):
     assert expected.shape == (6,)
 
 
+@pytest.mark.parametrize(
+    "both",
+    [
+        jax.jit(lambda x, k: (jnp.sin(x), 2 * k)),
+        jax.checkpoint(lambda x, k: (jnp.sin(x), 2 * k)),
+        lambda x, k: lax.cond(k > 0, lambda: (jnp.sin(x), 2 * k), lambda: (x, k)),
+        lambda x, k: lax.scan(lambda c, _: ((jnp.sin(c[0]), k + k), None), (x, k), None, 2)[
+            0
+        ],
+        lambda x, k: lax.fori_loop(0, 2, lambda i, c: (jnp.sin(c[0]), k + k), (x, k)),
+    ],
+    ids=["jit", "remat", "cond", "scan", "fori_loop"],
+)
+def test_a_log_of_the_part_of_a_result_that_does_not_change_stays_in_the_loop(both):
+    def f(x, k):
+        def body(x, _):
+            x, same = both(x, k)
+            lox.log({"same": same})
+            return x, None
+
+        return lax.scan(body, x, None, length=3)[0]
+
+    _, logs = lox.spool(jax.grad(f))(0.7, 2.0)
+    np.testing.assert_array_equal(logs["same"], [4, 4, 4])
+
+
 def test_branches_of_a_vmapped_switch_share_rows():
     def f(i, x):
         def one(x):

@@ -11,13 +11,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Literal
 
 from lox._core.analysis import records_in
-from lox._core.handler import Anchor, Drop
-from lox._core.interpreter import Interpreter
+from lox._core.handler import Anchor
+from lox._core.interpreter import Interpreter, without_records
 from lox._core.record import RECORD_EFFECTS, emit_effect, holds_records, listed
-from lox._core.staging import split, stage
+from lox._core.rules.hoisting import has_loose_records
+from lox._core.staging import split
 from lox._jax import equations, patches, tracing
 
 
@@ -28,7 +28,7 @@ def _anchored_scan(bind: Callable, *args, **params):
     jaxpr, sizes = params["jaxpr"], equations.scan_sizes(params)
     if not holds_records(jaxpr) or not tracing.is_differentiating():
         return bind(*args, **params)
-    if _is_anchored.get() or not _has_loose_records(jaxpr.jaxpr, sizes[0]):
+    if _is_anchored.get() or not has_loose_records(jaxpr.jaxpr, sizes[0]):
         with tracing.setting(_is_anchored, False):  # The loops inside are not anchored yet.
             return bind(*args, **params)
     consts, init, xs = split(args, *sizes)
@@ -59,7 +59,7 @@ def _pruned_while(bind: Callable, *args, **params):
         _known_records.set(len(list(records_in(params))))
     if not tracing.is_differentiating():
         return bind(*args, **params)
-    body = _without_records(params["body_jaxpr"])
+    body = without_records(params["body_jaxpr"])
     used = [True] * params["cond_nconsts"] + equations.used_inputs(body)
     pairs = zip(args, used, strict=True)
     args = [x if is_used else jax.lax.stop_gradient(x) for x, is_used in pairs]
@@ -97,7 +97,7 @@ def _partially_known_while(rule: Callable, saveable, unknown: Sequence[bool], in
 
 def _silent_while(params: dict[str, Any]) -> dict[str, Any]:
     names = "cond_jaxpr", "body_jaxpr"
-    return {**params, **{name: _without_records(params[name]) for name in names}}
+    return {**params, **{name: without_records(params[name]) for name in names}}
 
 
 @patches.implements("while under linearize")
@@ -141,29 +141,11 @@ def _check_all_known(number: int, params: dict[str, Any]) -> None:
         )
 
 
-def _without_records(jaxpr: Any) -> Any:
-    return stage(lambda *args: Interpreter(Drop())(jaxpr, *args)[0], *jaxpr.in_avals).jaxpr
-
-
 # Whether the next differentiated `scan` is one that is anchored already.
 _is_anchored = contextvars.ContextVar("is_anchored", default=False)
 # Of a `while` that is being split into what is known and what is not: how many records
 # were in the former when it was run.
 _known_records = contextvars.ContextVar[int | None]("known_records", default=None)
-
-
-def _has_loose_records(jaxpr, num_consts: int) -> bool:
-    """Whether a record may depend on nothing that changes from iteration to iteration."""
-    changing = set(jaxpr.invars[num_consts:])
-    for eqn in jaxpr.eqns:
-        changes = any(
-            not isinstance(atom, Literal) and atom in changing for atom in eqn.invars
-        )
-        if changes:
-            changing.update(eqn.outvars)
-        if holds_records(eqn) and not (changes and "form" in eqn.params):
-            return True
-    return False
 
 
 @patches.implements("closed_call under checkpoint")

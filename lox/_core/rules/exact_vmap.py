@@ -5,21 +5,23 @@ the last example has finished. The records in there are then given a mask that s
 which examples they are real; nothing else of the program changes.
 """
 
+import dataclasses
 import functools as ft
 import itertools as it
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
-from jax.extend.core import jaxpr_as_fun
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from lox._core.handler import Mask
-from lox._core.interpreter import Interpreter
+from lox._core.interpreter import Interpreter, without_records
 from lox._core.record import holds_records
-from lox._core.staging import carry_predicate, split, stage
+from lox._core.staging import carry_predicate, split, stage, stage_once
 from lox._jax import patches, tracing
-from lox._rows.rows import Branch
-
-_numbers = it.count()
+from lox._rows.rows import Branch, static
 
 
 @patches.implements("cond under vmap")
@@ -27,17 +29,51 @@ def _batched_cond(original: Callable, axis, args, dims, *, branches, **params):
     index, *operands = args
     if dims[0] is None or not holds_records(*branches):
         return original(axis, args, dims, branches=branches, **params)
-    number = next(_numbers)
+    aval, number = tracing.unbatched_aval(index, axis.size, dims[0]), _number_of(branches)
 
-    def masked(i: int, index, *operands):
-        branch = Branch(number, i, len(branches))
-        return Interpreter(Mask(index == i, branch))(branches[i], *operands)[0]
+    def masked(i: int) -> ClosedJaxpr:
+        choice = _Choice(aval, Branch(number, i, len(branches)))
+        return stage_once(_masked_branch, branches[i], choice, *branches[i].in_avals).jaxpr
 
-    avals = [tracing.unbatched_aval(index, axis.size, dims[0]), *branches[0].in_avals]
-    new = tuple(stage(ft.partial(masked, i), *avals).jaxpr for i in range(len(branches)))
     # The index is an operand, too.
     args, dims = [index, index, *operands], [dims[0], *dims]
+    new = tuple(map(masked, range(len(branches))))
     return original(axis, args, dims, branches=new, **params)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Choice:
+    """The index of the branch that is taken, and a branch."""
+
+    index: Any
+    branch: Branch = static()
+
+
+def _masked_branch(jaxpr: ClosedJaxpr, choice: _Choice, *operands: Any) -> list:
+    mask = Mask.of(choice.index == choice.branch.index, choice.branch)
+    return Interpreter(mask)(jaxpr, *operands)[0]
+
+
+def _number_of(branches: Sequence[ClosedJaxpr]) -> int:
+    """Return the number of a `cond`, the same each time that JAX batches it.
+
+    JAX may do so several times, with more and more operands that are batched. With the
+    same number the same masked branches serve, and what JAX knows of these. Two `cond`s
+    that share their branches are told apart by where they stand.
+    """
+    place = tracing.place()
+    known = _numbers.setdefault(branches[0], {})
+    key = *map(weakref.ref, branches), id(place)
+    if place is None or key not in known:
+        known[key] = place, next(_next_number)
+    return known[key][1]
+
+
+# For each first branch, by its other branches and place; a place stays, so its id does.
+_numbers: weakref.WeakKeyDictionary[ClosedJaxpr, dict[Any, tuple[Any, int]]]
+_numbers = weakref.WeakKeyDictionary()
+_next_number = it.count()
 
 
 @patches.implements("while under vmap")
@@ -54,12 +90,9 @@ def _batched_while(original: Callable, axis, args, dims, **params):
         return original(axis, args, dims, **params)
 
     predicate = carry_predicate(params)
-    jaxpr = predicate["body_jaxpr"]
-
-    def masked(*args):
-        running = args[sum(sizes)]
-        return Interpreter(Mask(running))(jaxpr, *args)[0]
-
+    step = predicate["body_jaxpr"]
+    consts, (running, *carry) = split(step.in_avals, sum(sizes))
+    masked = stage_once(_masked_step, step, consts, running, carry).jaxpr
     cond_args, body_args, init = split(list(zip(args, dims, strict=True)), *sizes)
     values, axes = zip(*cond_args, *init, strict=True)
     vmap = ft.partial(
@@ -69,18 +102,45 @@ def _batched_while(original: Callable, axis, args, dims, **params):
         spmd_axis_name=axis.spmd_name,
     )
     (running,) = vmap(jaxpr_as_fun(cond), axes)(*values)
-    operands = [*cond_args, *body_args, (running, 0), *init]
-    params = {**predicate, "body_jaxpr": stage(masked, *jaxpr.in_avals).jaxpr}
+    # With such a predicate JAX batches all that is carried. If that is so from the start,
+    # JAX need not try with less first, and the body is batched once only.
+    carry = [(running, 0), *(_over_examples(x, dim, axis.size) for x, dim in init)]
+    operands = [*cond_args, *body_args, *carry]
+    params = {**predicate, "body_jaxpr": masked}
     outs, out_dims = original(
         axis, [x for x, _ in operands], [dim for _, dim in operands], **params
     )
     return outs[1:], out_dims[1:]
 
 
-def _is_predicate_batched(original: Callable, axis, args, dims, params) -> bool:
-    def batched(*args):
-        return original(axis, list(args), list(dims), **params)[0]
+def _masked_step(jaxpr: ClosedJaxpr, consts: list, running: Any, carry: list) -> list:
+    return Interpreter(Mask.of(running))(jaxpr, *consts, running, *carry)[0]
 
-    eqns = jax.make_jaxpr(batched)(*args).jaxpr.eqns
-    loop = next(eqn for eqn in eqns if eqn.primitive.name == "while")
-    return bool(loop.params["cond_jaxpr"].out_avals[0].shape)
+
+def _over_examples(x: Any, dim: int | None, size: int) -> tuple[Any, int]:
+    """Return a value with an axis of examples, and where that is."""
+    return (x, dim) if dim is not None else (jnp.broadcast_to(x, (size, *jnp.shape(x))), 0)
+
+
+def _is_predicate_batched(original: Callable, axis, args, dims, params) -> bool:
+    """Return whether some examples finish before others.
+
+    That is so if the predicate depends on the examples at first, or comes to do so in the
+    course of the iterations. Without records, the answer to the second question is quick:
+    nothing has to be masked.
+    """
+
+    def is_batched(cond: Any, body: Any) -> bool:
+        changed = {**params, "cond_jaxpr": cond, "body_jaxpr": body}
+
+        def batched(*args):
+            return original(axis, list(args), list(dims), **changed)[0]
+
+        eqns = jax.make_jaxpr(batched)(*args).jaxpr.eqns
+        loop = next(eqn for eqn in eqns if eqn.primitive.name == "while")
+        return bool(loop.params["cond_jaxpr"].out_avals[0].shape)
+
+    n, body = params["body_nconsts"], params["body_jaxpr"]
+    cond, idle = params["cond_jaxpr"], stage(lambda *args: args[n:], *body.in_avals).jaxpr
+    cond = without_records(cond) if holds_records(cond) else cond
+    return is_batched(cond, idle) or is_batched(cond, without_records(body))

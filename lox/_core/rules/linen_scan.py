@@ -10,10 +10,8 @@ this check alone, logs are left out. The loop itself is traced once more, with a
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lox._core.handler import Drop
-from lox._core.interpreter import Interpreter
+from lox._core.interpreter import without_records
 from lox._core.record import holds_records
-from lox._core.staging import stage
 from lox._jax import equations, patches
 
 
@@ -22,19 +20,15 @@ def _checked_without_logs(
     original: Callable, jaxpr: Any, used_outputs: Sequence[bool], *args: Any, **options: Any
 ) -> Any:
     if jaxpr.debug_info.traced_for == "flax scan" and holds_records(jaxpr):
-        jaxpr = _without_records(jaxpr)
+        jaxpr = _bare(jaxpr)
     return original(jaxpr, used_outputs, *args, **options)
 
 
-def _without_records(jaxpr: Any) -> Any:
+def _bare(jaxpr: Any) -> Any:
     """Return a program of the same constants and inputs, without its records."""
     number = len(jaxpr.constvars)
     program = equations.close(equations.constants_as_inputs(jaxpr))
-
-    def run(*args: Any) -> list:
-        return Interpreter(Drop())(program, *args)[0]
-
-    bare = stage(run, *program.in_avals).jaxpr
+    bare = without_records(program)
     assert not bare.consts
     variables = bare.jaxpr.invars
     return bare.jaxpr.replace(constvars=variables[:number], invars=variables[number:])

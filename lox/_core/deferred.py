@@ -1,0 +1,85 @@
+"""Put off the rewriting of what an equation holds until JAX takes the equation up.
+
+A vmapped `cond` masks the records in its branches, at every depth. A `cond` inside of it is
+vmapped next, and masks its records once more. If the first one rewrote the second one and
+all that is in there, and the second one again, a nest of depth n would be rewritten
+n + (n - 1) + ... + 1 times. So the outer one rewrites the records of its own branches only,
+and puts an equation `lox_deferred` in place of each equation that holds others:
+
+    cond[branches=(..., { log x             ->  { log x valid=m
+                          y = cond[...] x })      y = lox_deferred[cond[...]] m x })
+
+JAX batches the new branches at once, and comes to `lox_deferred` with a trace that runs
+what it meets instead of writing it down. There the inner `cond` is rewritten, with the
+mask `m`, and batched; what is in its own branches is put off in turn. If a second mask
+meets `lox_deferred` before JAX does, both are applied together. So every equation is
+rewritten once for the masks around it, and once for its own.
+
+Invariant: no `lox_deferred` is left in a finished program. A mask is batched wherever it
+goes, so JAX has to take up every equation that has one as an operand.
+"""
+
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive
+
+from lox._core.rules.table import rule_for, rules
+from lox._core.staging import stage_once
+from lox._jax import equations, tracing
+from lox._rows.collected import Collected
+
+
+def can_defer(eqn: JaxprEqn) -> bool:
+    """Return whether an equation holds programs, and is written down to be run later."""
+    return tracing.is_staging() and any(True for _ in equations.jaxprs_in(eqn.params))
+
+
+def defer(interpreter: Any, eqn: JaxprEqn, *args: Any) -> tuple[list, Collected]:
+    """Let the rule of an equation run when a trace takes it up. It must collect nothing."""
+    leaves, tree = jax.tree.flatten(interpreter)
+    jaxpr, operands = tracing.as_program(eqn, args)
+    return _deferred_p.bind(*leaves, *operands, tree=tree, jaxpr=jaxpr), Collected()
+
+
+class _Deferred(Primitive):
+    """Runs the rule of an equation with an interpreter, unless it is only written down."""
+
+    multiple_results = True
+
+    def bind(self, *args: Any, tree: Any, jaxpr: ClosedJaxpr) -> list:
+        if tracing.is_staging():
+            return super().bind(*args, tree=tree, jaxpr=jaxpr)
+        # Staged once: what JAX finds in there is then the same program each time, and it
+        # need not batch it anew.
+        interpreter, *operands = _parts(args, tree)
+        return stage_once(_apply, jaxpr, interpreter, *operands).run()[0]
+
+
+_deferred_p = _Deferred("lox_deferred")
+
+
+@_deferred_p.def_effectful_abstract_eval
+def _(*avals: Any, tree: Any, jaxpr: ClosedJaxpr) -> tuple[list, Any]:
+    return jaxpr.out_avals, jaxpr.effects
+
+
+@rule_for("lox_deferred")
+def _deferred(interpreter: Any, eqn: JaxprEqn, *args: Any) -> tuple[list, Collected]:
+    earlier, *operands = _parts(args, eqn.params["tree"])
+    handler = interpreter.handler.following(earlier.handler)
+    return _apply(eqn.params["jaxpr"], interpreter.with_handler(handler), *operands)
+
+
+def _apply(jaxpr: ClosedJaxpr, interpreter: Any, *operands: Any) -> tuple[list, Collected]:
+    """Run the rule of the equation that is all of a program."""
+    (eqn,) = jaxpr.eqns
+    env = dict(zip(jaxpr.jaxpr.invars, operands, strict=True))
+    args = [atom.val if isinstance(atom, Literal) else env[atom] for atom in eqn.invars]
+    return rules[equations.primitive_name(eqn)](interpreter, eqn, *args)
+
+
+def _parts(args: tuple, tree: Any) -> tuple:
+    """Return the interpreter, and the operands of the equation."""
+    n = tree.num_leaves
+    return jax.tree.unflatten(tree, args[:n]), *args[n:]
