@@ -26,7 +26,16 @@ import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
 from lox._core.log import relog
-from lox._core.record import RECORD_EFFECTS, Record, bind, emit_p, log_effect, log_p
+from lox._core.record import (
+    RECORD_EFFECTS,
+    C,
+    Delivery,
+    Record,
+    bind,
+    emit_p,
+    log_effect,
+    log_p,
+)
 from lox._rows.collected import Collected, Keys, Threaded
 from lox._rows.rows import Branch, Where, static
 
@@ -55,7 +64,9 @@ class Handler:
         """Do something with a record, and return what is to be collected of it."""
         return Collected()
 
-    def emit(self, records: Sequence[Record], token: Any, params: dict[str, Any]) -> Any:
+    def emit(
+        self, records: Sequence[Record | Delivery], token: Any, params: dict[str, Any]
+    ) -> Any:
         """Do something with records that are on their way to the host.
 
         Only asked if `effects` holds theirs. `params` are the other parameters of the host
@@ -186,7 +197,9 @@ class Drop(Handler):
 
     effects = RECORD_EFFECTS
 
-    def emit(self, records: Sequence[Record], token: Any, params: dict[str, Any]) -> Any:
+    def emit(
+        self, records: Sequence[Record | Delivery], token: Any, params: dict[str, Any]
+    ) -> Any:
         return token
 
 
@@ -196,14 +209,16 @@ class _Rewrite(Handler, abc.ABC):
     effects = RECORD_EFFECTS
 
     @abc.abstractmethod
-    def rewrite(self, record: Record) -> Record: ...
+    def rewrite(self, record: C) -> C: ...
 
     def handle(self, record: Record, where: Where) -> Collected:
         bind(log_p, [self.rewrite(record)])
         return Collected()
 
-    def emit(self, records: Sequence[Record], token: Any, params: dict[str, Any]) -> Any:
-        return super().emit(list(map(self.rewrite, records)), token, params)
+    def emit(
+        self, records: Sequence[Record | Delivery], token: Any, params: dict[str, Any]
+    ) -> Any:
+        return super().emit([self.rewrite(record) for record in records], token, params)
 
 
 @jax.tree_util.register_dataclass
@@ -214,7 +229,7 @@ class Mask(_Rewrite):
     condition: jax.Array
     branch: Branch | None = static(default=None)
 
-    def rewrite(self, record: Record) -> Record:
+    def rewrite(self, record: C) -> C:
         # The condition may have the first batch axes of the record, or none.
         inner = range(self.condition.ndim, len(record.batch))
         condition = jnp.broadcast_to(jnp.expand_dims(self.condition, inner), record.batch)
@@ -234,5 +249,5 @@ class Anchor(_Rewrite):
 
     counter: jax.Array
 
-    def rewrite(self, record: Record) -> Record:
+    def rewrite(self, record: C) -> C:
         return record.replace(anchors=(*record.anchors, self.counter))
