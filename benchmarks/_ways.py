@@ -150,12 +150,12 @@ def host_calls(run: Callable) -> int:
     emitting = sys.modules.get("lox._stream.emit")
     if emitting is None:
         return called.of(run)
-    parcel = emitting.Parcel
+    packet = emitting.Packet
 
     def counted(*args):
         called.hear()
-        return parcel(*args)
+        return packet(*args)
 
     # One is made for each host call, of whatever kind.
-    with mock.patch.object(emitting, "Parcel", counted):
+    with mock.patch.object(emitting, "Packet", counted):
         return called.of(run)

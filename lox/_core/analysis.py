@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-from jax.extend.core import JaxprEqn, Literal, Var
+from jax.extend.core import JaxprEqn, Literal, Primitive, Var
 
 from lox._core.record import (
+    Delivery,
     Record,
     emit_p,
     holds_records,
@@ -18,22 +19,29 @@ from lox._core.rules.table import rules
 from lox._jax import equations, sharding, tracing
 
 
-def records_in(params: Any, *, on_their_way: bool = True) -> Iterator[Record]:
+def records_in(params: Any) -> Iterator[Record]:
     """Yield the records in a program or in the parameters of an equation.
 
-    They have variables in place of values. Those that are on their way to the host already
-    are among them, unless `on_their_way` is false. A record inside a `shard_map` has a
-    batch axis for the devices, as its rows will have.
+    They have variables in place of arrays. A record inside a `shard_map` has a batch axis
+    for the devices, as its rows will have.
     """
-    wanted = (log_p, emit_p) if on_their_way else (log_p,)
+    yield from _carried_by(params, (log_p,))
+
+
+def carried_in(params: Any) -> Iterator[Record | Delivery]:
+    """Yield the same, and what is on its way to the host already."""
+    yield from _carried_by(params, (log_p, emit_p))
+
+
+def _carried_by(params: Any, primitives: tuple[Primitive, ...]) -> Iterator[Any]:
     for jaxpr in equations.jaxprs_in(params):
         for eqn in jaxpr.eqns:
-            if eqn.primitive in wanted:
+            if eqn.primitive in primitives:
                 operands = eqn.invars[len(eqn.outvars) :]  # without the token
                 yield from jax.tree.unflatten(eqn.params["form"], operands)
             elif holds_records(eqn):
                 devices = sharding.device_counts(eqn)
-                for record in records_in(eqn.params, on_their_way=on_their_way):
+                for record in _carried_by(eqn.params, primitives):
                     outer, inner = (
                         record.batch[: record.outer],
                         record.batch[record.outer :],
@@ -57,7 +65,7 @@ def check(jaxpr: Any, seen: set[int] | None = None) -> None:
 
 def unsupported(eqn: JaxprEqn) -> NotImplementedError:
     """Return the error for an equation that holds records and has no rule."""
-    keys = listed(key for record in records_in(eqn.params) for key in record.keys)
+    keys = listed(key for record in carried_in(eqn.params) for key in record.keys)
     return NotImplementedError(
         f"lox does not know how logs leave `{equations.primitive_name(eqn)}`, which holds "
         f"{keys} (at {tracing.source_line(eqn)}). Log outside of it, or wrap what is "

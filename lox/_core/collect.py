@@ -61,7 +61,7 @@ class Collect(Handler):
         mine = [key for key in record.keys if tagged and self._wants(key, record)]
         outward = [key for key in record.keys if self.keep or key not in mine]
         if outward and self.outward:
-            relog(record.only(tuple(outward)).replace(heard=(*record.heard, *mine)))
+            relog(record.only(tuple(outward)).replace(delivered=(*record.delivered, *mine)))
         located = record.located(self.coordinates)
         groups: dict[Keys, Entry] = {}
         offsets: dict[str, Any] = {}

@@ -26,7 +26,16 @@ import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
 from lox._core.log import relog
-from lox._core.record import RECORD_EFFECTS, Record, bind, emit_p, log_effect, log_p
+from lox._core.record import (
+    RECORD_EFFECTS,
+    C,
+    Delivery,
+    Record,
+    bind,
+    emit_p,
+    log_effect,
+    log_p,
+)
 from lox._rows.collected import Collected, Keys, Threaded
 from lox._rows.rows import Branch, Where, static
 
@@ -58,7 +67,9 @@ class Handler:
         """Do something with a record, and return what is to be collected of it."""
         return Collected()
 
-    def emit(self, records: Sequence[Record], token: Any, params: dict[str, Any]) -> Any:
+    def emit(
+        self, records: Sequence[Record | Delivery], token: Any, params: dict[str, Any]
+    ) -> Any:
         """Do something with records that are on their way to the host.
 
         Only asked if `effects` holds theirs. `params` are the other parameters of the host
@@ -199,7 +210,9 @@ class Drop(Handler):
 
     effects = RECORD_EFFECTS
 
-    def emit(self, records: Sequence[Record], token: Any, params: dict[str, Any]) -> Any:
+    def emit(
+        self, records: Sequence[Record | Delivery], token: Any, params: dict[str, Any]
+    ) -> Any:
         return token
 
     def narrow(self, condition: jax.Array) -> None:
@@ -212,14 +225,16 @@ class _Rewrite(Handler, abc.ABC):
     effects = RECORD_EFFECTS
 
     @abc.abstractmethod
-    def rewrite(self, record: Record) -> Record: ...
+    def rewrite(self, record: C) -> C: ...
 
     def handle(self, record: Record, where: Where) -> Collected:
         bind(log_p, [self.rewrite(record)])
         return Collected()
 
-    def emit(self, records: Sequence[Record], token: Any, params: dict[str, Any]) -> Any:
-        return super().emit(list(map(self.rewrite, records)), token, params)
+    def emit(
+        self, records: Sequence[Record | Delivery], token: Any, params: dict[str, Any]
+    ) -> Any:
+        return super().emit([self.rewrite(record) for record in records], token, params)
 
 
 @jax.tree_util.register_dataclass
@@ -246,7 +261,7 @@ class Mask(_Rewrite):
         conditions = *self.conditions, *earlier.conditions
         return Mask(conditions, (*self.branches, *earlier.branches))
 
-    def rewrite(self, record: Record) -> Record:
+    def rewrite(self, record: C) -> C:
         each = zip(self.conditions, self.branches, strict=True)
         for condition, branch in reversed(list(each)):
             # A condition may have the first batch axes of the record, or none.
@@ -272,5 +287,5 @@ class Anchor(_Rewrite):
 
     counter: jax.Array
 
-    def rewrite(self, record: Record) -> Record:
+    def rewrite(self, record: C) -> C:
         return record.replace(anchors=(*record.anchors, self.counter))

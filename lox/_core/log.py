@@ -72,7 +72,7 @@ def relog(record: Record) -> None:
     if state == "captured":
         bind(log_p, [record])
     elif state == "printed":
-        keys = tuple(key for key in record.keys if key not in record.heard)
+        keys = tuple(key for key in record.keys if key not in record.delivered)
         if keys:
             _print(record.only(keys).located(sharding.coordinates()))
 

@@ -1,9 +1,28 @@
-"""A record, what one call of `log` logged, and the two primitives that carry one."""
+"""Records, and the two primitives that carry them through a program.
+
+A call of `log` makes a `Record` and binds it to a primitive, `lox_log`, with the arrays as
+operands and all else as parameters. From then on the record goes wherever JAX takes the
+program. `tap` turns some into a `Delivery`, rows of several records that one host call
+brings, and binds that to `lox_emit`:
+
+    { lambda ; x. let                        { lambda ; token x. let
+        y = sin x                                y = sin x
+        lox_log[keys=(a, b)] x y i     ->        token = lox_emit[callback=...] token x y i
+      in (y,) }                                in (y,) }
+
+JAX's transformations treat both alike. They have an effect, so that they stay where nothing
+depends on them. Under `vmap`, what they carry gets one more axis in front (`batch`), all
+of it or nothing. Under `jvp` they are bound once, for the primals. A `cond` that is batched
+runs all of its branches: then `valid` says for which examples each record is real.
+
+`lox_log` never reaches the compiler: some transformation takes it out before. `lox_emit`
+does, and is lowered in `lox._stream.emit`.
+"""
 
 import dataclasses
 import itertools as it
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,63 +31,83 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from lox._jax import sharding, tracing
+from lox._logdict.logdict import logdict
 from lox._rows.rows import Branch, Rows, Where
 
+C = TypeVar("C", bound="Carried")
 
-@jax.tree_util.register_pytree_node_class
-@dataclasses.dataclass(frozen=True)
-class Record:
-    """What one call of `log` logged.
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Carried:
+    """What a primitive of lox carries: something that examples of a batch have logged.
 
     Attributes:
-        values: One for each of `keys`, a pytree of arrays with the axes `*batch, ...`.
-        steps: The steps by name.
         valid: Which examples of the batch logged it. None: all of them.
-        anchors: Operands that tie the record to the loops around it, see `_anchor`.
-        keys: The keys, in the order they were logged.
-        tags: The tags of all keys.
-        batch: Sizes of the axes that `vmap` put in front.
+        anchors: Operands that tie it to the loops around, see `Anchor`.
+        batch: Sizes of the axes that `vmap` put in front of all arrays.
         outer: How many of these are from outside of the `shard_map` around.
         path: The branches of vmapped `cond`s around it.
         sure: Whether `valid` says nothing but which examples took `path`.
-        reduce: The reduction that the call of `log` asks for.
-        heard: The keys that somebody has heard already: they need not be printed.
     """
 
-    values: tuple[Any, ...]
-    steps: dict[str, Any]
     valid: Any = None
     anchors: tuple[Any, ...] = ()
-    keys: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
     batch: tuple[int, ...] = ()
     outer: int = 0
     path: tuple[Branch, ...] = ()
     sure: bool = True
-    reduce: Any = None
-    heard: tuple[str, ...] = ()
 
-    def tree_flatten(self) -> tuple[tuple, tuple]:
-        children = self.values, self.steps, self.valid, self.anchors
-        form = (self.keys, self.tags, self.batch, self.outer, self.path, self.sure)
-        return children, (*form, self.reduce, self.heard)
+    # The attributes that hold arrays, and all others.
+    arrays: ClassVar[tuple[str, ...]] = ("valid", "anchors")
+    static: ClassVar[tuple[str, ...]] = ("batch", "outer", "path", "sure")
+
+    def tree_flatten(self) -> tuple[list, tuple]:
+        children = [getattr(self, name) for name in self.arrays]
+        return children, tuple([getattr(self, name) for name in self.static])
 
     @classmethod
-    def tree_unflatten(cls, form: tuple, children: Iterable[Any]) -> "Record":
+    def tree_unflatten(cls, form: tuple, children: Iterable[Any]) -> Self:
         # Three times as quick as `__init__`: this is done for each record that arrives.
-        record = object.__new__(cls)
-        record.__dict__.update(zip(_NAMES, (*children, *form), strict=True))
-        return record
+        carried = object.__new__(cls)
+        names = (*cls.arrays, *cls.static)
+        carried.__dict__.update(zip(names, (*children, *form), strict=True))
+        return carried
 
-    def replace(self, **changes: Any) -> "Record":
+    def replace(self, **changes: Any) -> Self:
         return dataclasses.replace(self, **changes)
 
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record(Carried):
+    """What one call of `log` logged.
+
+    Attributes:
+        values: One for each of `keys`, a pytree of arrays with the axes `*batch, ...`.
+        steps: The steps by name, with the same axes in front.
+        keys: The keys, in the order they were logged.
+        tags: The tags of all keys.
+        reduce: The reduction that the call of `log` asks for.
+        delivered: The keys that have been collected already: they need not be printed.
+    """
+
+    values: tuple[Any, ...]
+    steps: dict[str, Any]
+    keys: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    reduce: Any = None
+    delivered: tuple[str, ...] = ()
+
+    arrays = ("values", "steps", *Carried.arrays)
+    static = ("keys", "tags", *Carried.static, "reduce", "delivered")
+
     def only(self, keys: tuple[str, ...]) -> "Record":
+        """Return the record with only some of its keys."""
         values = dict(zip(self.keys, self.values, strict=True))
         return self.replace(keys=keys, values=tuple(values[key] for key in keys))
 
     def located(self, coordinates: Mapping[str, Any]) -> "Record":
-        """The record with more steps, which are the same for all examples."""
+        """Return the record with more steps, which are the same for all examples."""
         more = {
             name: jnp.broadcast_to(index, self.batch) for name, index in coordinates.items()
         }
@@ -90,13 +129,34 @@ class Record:
         )
 
 
-_NAMES = [field.name for field in dataclasses.fields(Record)]
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Delivery(Carried):
+    """Rows that one host call brings, and the run that they belong to.
+
+    Attributes:
+        logs: The rows, with the axes `*batch, ...`.
+        run: The number or the key of the run, `*batch, ...`. None: there is none.
+    """
+
+    logs: logdict
+    run: Any = None
+
+    arrays = ("logs", "run", *Carried.arrays)
+
+    # What the records were that it is made of is not known any more.
+    tags: ClassVar[tuple[str, ...]] = ()
+    reduce: ClassVar[None] = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self.logs)
 
 
 def record_primitive(
     name: str, *, chained: bool = False
 ) -> tuple[Primitive, tracing.RecordEffect]:
-    """A primitive that carries records, with the rules that all of them share.
+    """Return a primitive that carries records, with the rules that all of them share.
 
     Its effect keeps it alive. A chained one takes a token as its first operand, and
     returns one: what takes that in turn comes after it. Others have no outputs.
@@ -170,7 +230,10 @@ RECORD_EFFECTS = frozenset({log_effect, emit_effect})
 
 
 def bind(
-    primitive: Primitive, records: Sequence[Record], tokens: Sequence[Any] = (), **params
+    primitive: Primitive,
+    records: Sequence[Record | Delivery],
+    tokens: Sequence[Any] = (),
+    **params: Any,
 ) -> list:
     """Let a primitive carry records; `form` holds all of them but the arrays."""
     leaves, form = jax.tree.flatten(tuple(records))
@@ -179,8 +242,8 @@ def bind(
     return primitive.bind(*tokens, *leaves, form=form, **{**params, "keys": keys})
 
 
-def _batched(record: Record, axes: Iterator[int | None], axis: Any) -> Record:
-    """The record with its batch axis in front. One that has any is batched whole."""
+def _batched(record: C, axes: Iterator[int | None], axis: Any) -> C:
+    """Return the record with its batch axis in front. One that has any is batched whole."""
     leaves, form = jax.tree.flatten(record)
     own = list(it.islice(axes, len(leaves)))
     if all(at is None for at in own):
@@ -197,7 +260,7 @@ def _batched(record: Record, axes: Iterator[int | None], axis: Any) -> Record:
 
 
 def is_array(x: Any) -> bool:
-    """Whether `x` is an array of a dtype that JAX has."""
+    """Return whether `x` is an array of a dtype that JAX has."""
     if isinstance(x, jax.Array):
         return True
     if not isinstance(x, np.ndarray | np.generic):
@@ -206,5 +269,5 @@ def is_array(x: Any) -> bool:
 
 
 def listed(keys: Iterable[str]) -> str:
-    """The keys as they stand in a message."""
+    """Return the keys as they stand in a message."""
     return ", ".join(map(repr, dict.fromkeys(keys)))

@@ -12,14 +12,20 @@ import numpy as np
 from jax.core import Tracer
 
 from lox._core.log import loggable
-from lox._core.record import Record
+from lox._core.record import Delivery
 from lox._jax import sharding
 from lox._logdict.logdict import logdict
 from lox._rows.rows import key_data, without_keys
-from lox._runs.to_blocks import Impls, flatten_examples, impls_of, to_blocks
+from lox._runs.to_blocks import (
+    Impls,
+    flatten_examples,
+    flatten_logs,
+    impls_of,
+    to_blocks,
+)
 from lox._stream.callbacks import awaited, call_soon, callback_thread
 from lox._stream.emit import emit
-from lox._stream.packet import Parcel
+from lox._stream.packet import Packet
 from lox._stream.token import last_token
 from lox_host.store import Session, begin_session, check_mode
 from lox_host.writer import Run
@@ -52,12 +58,12 @@ def save(
     check_mode(mode)
     folder = os.path.abspath(os.path.expanduser(path))
     to_store = SaveOnHost(folder, mode, tuple(rows), impls)
-    record = Record((logdict.of(plain), key_words(key)), {}, keys=tuple(rows))
-    if all(map(_is_known, jax.tree.leaves(record))):
-        to_store.save(jax.tree.map(np.asarray, record))
+    delivery = Delivery(logs=logdict.of(plain), run=key_words(key))
+    if all(map(_is_known, jax.tree.leaves(delivery))):
+        to_store.save(jax.tree.map(np.asarray, delivery))
     else:
         callback_thread.start()
-        awaited(lambda: emit([record], to_store, last_token()), to_store)()
+        awaited(lambda: emit([delivery], to_store, last_token()), to_store)()
 
 
 def _is_known(x: Any) -> bool:
@@ -81,24 +87,24 @@ class SaveOnHost:
     keys: tuple[str, ...]
     impls: tuple[tuple[str, Impls], ...]
 
-    def __call__(self, parcel: Parcel) -> None:
-        call_soon(self, self._save_all, parcel)
+    def __call__(self, packet: Packet) -> None:
+        call_soon(self, self._save_all, packet)
 
     def __str__(self) -> str:
         return "`lox.save`"
 
-    def _save_all(self, parcel: Parcel) -> None:
-        for record in parcel.records():
-            self.save(record)
+    def _save_all(self, packet: Packet) -> None:
+        for delivery in packet.deliveries():
+            self.save(delivery)
 
-    def save(self, record: Record) -> None:
+    def save(self, delivery: Delivery) -> None:
         """Save the logs of each example that logged, a run each, as one session."""
-        (logs, words), axes, process = record.values, len(record.batch), jax.process_index()
+        batch, valid, process = delivery.batch, delivery.valid, jax.process_index()
         # Without a PRNG key, the index of an example is its key.
-        index = np.moveaxis(np.indices(record.batch, np.int64), 0, -1)
-        keys = {"key": words if words.shape[-1] else index}
-        keys = flatten_examples(keys, axes, record.valid)["key"]
-        rows = flatten_examples(logs.rows(), axes, record.valid)
+        index = np.moveaxis(np.indices(batch, np.int64), 0, -1)
+        words = delivery.run if delivery.run.shape[-1] else index
+        keys = flatten_examples({"key": words}, len(batch), valid)["key"]
+        rows = flatten_logs(delivery.logs, len(batch), valid)
         job = sharding.agree_on("lox/job", secrets.token_hex(4))
         session = Session(begin_session(self.path, self.mode, process, job))
         for i, data in enumerate(keys):

@@ -196,6 +196,22 @@ def rows_by_key(groups: Mapping[Keys, Rows], order: Keys) -> dict[str, Rows]:
     return {key: rows[key] for key in order}
 
 
+def grouped_rows(rows: Mapping[str, Rows]) -> dict[Keys, Rows]:
+    """Undo `rows_by_key`: put keys together that share their steps and masks."""
+    together: dict[tuple, list[str]] = {}
+    for key, own in rows.items():
+        ids = tuple(id(x) if jax.tree.leaves(x) else None for x in own.arrays())
+        # Nothing tells that keys without any of these have the same rows.
+        alone = key if ids == (None,) * len(ids) else ""
+        form = own.replace(ndim=own.lead).form()
+        together.setdefault((alone, ids, form), []).append(key)
+    groups: dict[Keys, Rows] = {}
+    for keys in map(tuple, together.values()):
+        value = tuple(rows[key].value for key in keys)
+        groups[keys] = rows[keys[0]].replace(value=value)
+    return groups
+
+
 def signature(tree: Any) -> tuple:
     """Return all that two outputs of branches must have in common."""
     leaves, treedef = jax.tree.flatten(tree)

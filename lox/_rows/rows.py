@@ -310,13 +310,18 @@ def _aligned(rows: Rows, target: Rows) -> Rows:
 
 
 def key_data(x: Any) -> Any:
-    """The same, a typed PRNG key as its data."""
-    is_key = isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-    return jax.random.key_data(x) if is_key else x
+    """Return the same, a typed PRNG key as its data."""
+    return jax.random.key_data(x) if _is_key(x) else x
+
+
+def _is_key(x: Any) -> bool:
+    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def without_keys(rows: Rows) -> Rows:
-    """The rows with typed PRNG keys as their data, which has axes that keys have not."""
+    """Return the rows with typed PRNG keys as their data, which has more axes."""
+    if not any(map(_is_key, jax.tree.leaves(rows))):
+        return rows  # as it is: keys of one record share it
     data = rows.map(key_data)
     before, after = (jax.tree.leaves(own.value) for own in (rows, data))
     more = np.ndim(after[0]) - np.ndim(before[0]) if after else 0

@@ -12,8 +12,8 @@ from lox._core.analysis import records_in
 from lox._core.record import listed, log_effect, log_p
 from lox._jax import equations
 from lox._rows.rows import Rows
-from lox._runs.to_blocks import Impls, flatten_examples, impls_of, to_blocks
-from lox._stream.packet import Parcel, stacked
+from lox._runs.to_blocks import Impls, flatten_examples, flatten_logs, impls_of, to_blocks
+from lox._stream.packet import Packet, stacked
 from lox_host.host_logger import HostLogger
 from lox_host.rows import Block
 
@@ -55,7 +55,7 @@ class WriteRows:
         """Return the callback for a program of which every `interval`-th row is sent."""
         impls = {
             key: impls_of(value)
-            for record in records_in(jaxpr, on_their_way=False)
+            for record in records_in(jaxpr)
             for key, value in zip(record.keys, record.values, strict=True)
         }
         expected = {
@@ -71,19 +71,19 @@ class WriteRows:
         impls = {key: impls_of(rows.value) for key, rows in logs.items()}
         return dataclasses.replace(self, impls=tuple(impls.items()))
 
-    def __call__(self, packet: Parcel) -> None:
-        layout = packet.contents
+    def __call__(self, packet: Packet) -> None:
+        layout = packet.layout
         self.logger.take(self, layout, packet, layout.nbytes, stoppable=layout.stoppable)
 
-    def blocks(self, packets: Sequence[Parcel], numbers: np.ndarray) -> list[Block]:
+    def blocks(self, packets: Sequence[Packet], numbers: np.ndarray) -> list[Block]:
         """Return the rows of packets that have one layout and these numbers."""
         found: list[Block] = []
-        for record in stacked(packets):
-            (logs, run), axes = record.values, record.values[1].ndim
+        for delivery in stacked(packets):
+            logs, run, valid = delivery.logs, delivery.run, delivery.valid
             # (packets,) -> (packets, *examples), as `run` is.
-            order = numbers.reshape(-1, *(1 for _ in record.batch)) + np.zeros_like(run)
-            of_runs = flatten_examples({"run": run, "order": order}, axes, record.valid)
-            rows = flatten_examples(logs.rows(), axes, record.valid)
+            order = numbers.reshape(-1, *(1 for _ in delivery.batch)) + np.zeros_like(run)
+            of_runs = flatten_examples({"run": run, "order": order}, run.ndim, valid)
+            rows = flatten_logs(logs, run.ndim, valid)
             found += to_blocks(
                 {self.prefix + key: of_key for key, of_key in rows.items()},
                 of_runs["run"],
@@ -114,12 +114,11 @@ class FinishRuns:
     # All processes know the run, even those that do not write it.
     everywhere = True
 
-    def __call__(self, packet: Parcel) -> None:
-        for record in packet.records():
-            _, run = record.values
-            valid = True if record.valid is None else record.valid
-            ids = run[np.broadcast_to(valid, run.shape)].tolist()
-            if self.later or not packet.contents.stoppable:
+    def __call__(self, packet: Packet) -> None:
+        for delivery in packet.deliveries():
+            valid = True if delivery.valid is None else delivery.valid
+            ids = delivery.run[np.broadcast_to(valid, delivery.run.shape)].tolist()
+            if self.later or not packet.layout.stoppable:
                 self.logger.finish_later(ids)
             else:
                 self.logger.finish(ids)

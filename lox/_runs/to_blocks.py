@@ -14,7 +14,8 @@ and there the first logs without a step:
     step   [[0 . 2] [0 . 2]]            runs [7 9 9]   value [c d f]    step [2 0 2]
 
 Rows that were not logged are left out. Where the steps of a key change, another block
-begins, so that all rows of a block have the same steps.
+begins, so that all rows of a block have the same steps. Keys of one record share their
+steps, so all of this is done once for them; others that have equal ones join their block.
 """
 
 import math
@@ -26,12 +27,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox._jax import equations
+from lox._logdict.logdict import logdict
+from lox._rows.collected import grouped_rows, rows_by_key
 from lox._rows.rows import Rows
 from lox_host.rows import PACKET_STRIDE, Block, Form
 from lox_host.tree import Tree
 
 # By the number of a leaf that holds data of typed PRNG keys, their implementation.
 Impls = tuple[tuple[int, str], ...]
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -55,14 +59,20 @@ def to_blocks(
         expected: How many rows the run will have.
         order: The number of the packet that the rows of each of the runs came with.
     """
+    groups = grouped_rows(logs)
     if not np.ndim(run):
-        logs = {key: rows.map(lambda x: np.asarray(x)[None]) for key, rows in logs.items()}
+        groups = {k: rows.map(lambda x: np.asarray(x)[None]) for k, rows in groups.items()}
     runs = np.atleast_1d(np.asarray(run))
     packets = np.zeros_like(runs) if order is None else order
+    parts_of: dict[str, list[_KeyRows]] = {}
+    for keys, rows in groups.items():
+        parts = list(_parts_of_group(rows, runs, packets))
+        for i, key in enumerate(keys):
+            parts_of[key] = [_of_key(part, i, key, impls.get(key, ())) for part in parts]
     alike: dict[Hashable, list[list[_KeyRows]]] = {}
-    for key, rows in logs.items():
-        parts = list(_parts_of_key(key, rows, impls.get(key, ()), runs, packets))
-        alike.setdefault(tuple(_steps_id(part) for part in parts), []).append(parts)
+    for key in logs:
+        steps_ids = tuple(part.group.steps_id for part in parts_of[key])
+        alike.setdefault(steps_ids, []).append(parts_of[key])
     blocks: list[Block] = []
     for parts_of_keys in alike.values():
         for parts in zip(*parts_of_keys, strict=True):
@@ -71,8 +81,8 @@ def to_blocks(
 
 
 def flatten_examples(
-    tree: Mapping[str, T], axes: int, valid: np.ndarray | None
-) -> dict[str, T]:
+    tree: Mapping[K, T], axes: int, valid: np.ndarray | None
+) -> dict[K, T]:
     """Return the arrays with one axis for the first ones, along it the valid examples."""
     chosen = slice(None) if valid is None else np.reshape(valid, -1)
 
@@ -81,6 +91,12 @@ def flatten_examples(
 
     # Not of the mapping as a whole: JAX would sort the keys.
     return {key: jax.tree.map(flatten, value) for key, value in tree.items()}
+
+
+def flatten_logs(logs: logdict, axes: int, valid: np.ndarray | None) -> dict[str, Rows]:
+    """Do the same with the rows of logs. Steps that keys share are flattened once."""
+    groups = flatten_examples(grouped_rows(logs.rows()), axes, valid)
+    return rows_by_key(groups, tuple(logs))
 
 
 def impls_of(value: Tree) -> Impls:
@@ -93,48 +109,59 @@ def impls_of(value: Tree) -> Impls:
     )
 
 
-class _KeyRows(NamedTuple):
-    """Rows of one key that have the same steps; arrays have the axis of rows in front.
+class _GroupRows(NamedTuple):
+    """Rows of keys that share their steps; arrays have the axis of rows in front.
 
     Attributes:
-        key: The key.
-        form: What else is known of it.
-        rows: The rows.
-        numbers: Which they are, of all rows of the key.
-        runs: The run of each.
+        rows: The rows, all with the same steps.
+        leading: How many axes the arrays have between those of rows and of the batch.
+        runs: The run of each row.
         order: See `Block`.
+        steps_id: What keys have in common that share a block: the same rows and steps.
     """
 
-    key: str
-    form: Form
     rows: Rows
-    numbers: np.ndarray
+    leading: int
     runs: np.ndarray
     order: np.ndarray
+    steps_id: Hashable
 
 
-def _parts_of_key(
-    key: str, rows: Rows, impls: Impls, runs: np.ndarray, packets: np.ndarray
-) -> Iterator[_KeyRows]:
-    """Cut the rows of a key where their steps change."""
-    leading = rows.lead - 1
+class _KeyRows(NamedTuple):
+    """The rows of one key of a group."""
+
+    key: str
+    value: Tree
+    form: Form
+    group: _GroupRows
+
+
+def _of_key(part: _GroupRows, i: int, key: str, impls: Impls) -> _KeyRows:
+    rows, leading = part.rows, part.leading
     form = Form(rows.tags, rows.time, leading, leading + len(rows.batch), impls)
+    return _KeyRows(key, _plain_containers(rows.value[i]), form, part)
+
+
+def _parts_of_group(
+    rows: Rows, runs: np.ndarray, packets: np.ndarray
+) -> Iterator[_GroupRows]:
+    """Cut the rows of a group where their steps change."""
+    leading = rows.lead - 1
 
     def flatten(x: np.ndarray) -> np.ndarray:
         # (runs, *leading, [time,] *batch, ...) -> (rows, *leading, *batch, ...)
-        if not form.time:
+        if not rows.time:
             return x
         x = np.moveaxis(x, leading + 1, 1)
         return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
 
     flat = rows.map(flatten)
-    flat = flat.replace(value=_plain_containers(flat.value))
     numbers = np.arange(len(jax.tree.leaves(flat.value)[0]))
-    length = rows.length if form.time else 1
+    length = rows.length if rows.time else 1
     runs = runs.repeat(length).astype(np.int32)
     order = packets.repeat(length).astype(np.int64) * PACKET_STRIDE + numbers
-    if form.batch:
-        yield _KeyRows(key, form, flat, numbers, runs, order)
+    if leading + len(rows.batch):
+        yield _GroupRows(flat, leading, runs, order, _steps_id(flat, numbers))
         return
     logged = numbers if flat.valid is None else np.flatnonzero(flat.valid)
     if flat.valid is not None and not logged.size:
@@ -144,7 +171,7 @@ def _parts_of_key(
         part = flat.replace(steps=steps, valid=None, masks={})
         if len(some) < len(numbers):
             part = part.map(lambda x, some=some: x[some])
-        yield _KeyRows(key, form, part, some, runs[some], order[some])
+        yield _GroupRows(part, leading, runs[some], order[some], _steps_id(part, some))
 
 
 def _split_where_steps_change(
@@ -161,10 +188,10 @@ def _has_step(rows: Rows, name: str, numbers: np.ndarray) -> bool:
     return name not in rows.masks or bool(rows.masks[name][numbers[:1]].all())
 
 
-def _steps_id(part: _KeyRows) -> Hashable:
-    """Return what keys have in common that share a block: the same rows and steps."""
-    arrays = [("", part.numbers), ("valid", part.rows.valid)]
-    arrays += [*part.rows.steps.items(), *part.rows.masks.items()]
+def _steps_id(rows: Rows, numbers: np.ndarray) -> Hashable:
+    """Return what tells rows and steps apart; `numbers` are those of the rows."""
+    arrays = [("", numbers), ("valid", rows.valid)]
+    arrays += [*rows.steps.items(), *rows.masks.items()]
     return tuple(
         (name, None if x is None else (x.dtype, x.shape, x.tobytes())) for name, x in arrays
     )
@@ -172,13 +199,14 @@ def _steps_id(part: _KeyRows) -> Hashable:
 
 def _block(parts: Sequence[_KeyRows], expected: int | None) -> Block:
     """Make a block of keys that have the same rows and steps."""
-    first = parts[0]
+    first = parts[0].group
+    masks = {part.key: part.group.rows.valid for part in parts}
     return Block(
         runs=first.runs,
         steps=first.rows.steps,
-        values={part.key: part.rows.value for part in parts},
+        values={part.key: part.value for part in parts},
         forms={part.key: part.form for part in parts},
-        valid={p.key: p.rows.valid for p in parts if p.rows.valid is not None},
+        valid={key: mask for key, mask in masks.items() if mask is not None},
         masks=first.rows.masks,
         expected=expected,
         order=first.order,

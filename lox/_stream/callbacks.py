@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 import jax
 
 from lox._jax import tracing
-from lox._stream.packet import Parcel
+from lox._stream.packet import Packet
 from lox_host.failures import Failures
 from lox_host.host_logger import settle
 from lox_host.process_exit import wait_at_exit
@@ -24,13 +24,13 @@ _failures = Failures()
 
 
 def call_soon(
-    listener: Hashable, callback: Callable[[Parcel], None], packet: Parcel
+    listener: Hashable, callback: Callable[[Packet], None], packet: Packet
 ) -> None:
     """Have a callback called with a packet, for a listener that `str` names in messages.
 
     If an earlier callback of the listener failed, this raises, to stop the program.
     """
-    if packet.contents.stoppable and (failure := _failures.unreported(listener)):
+    if packet.layout.stoppable and (failure := _failures.unreported(listener)):
         # Up to here, what is in the queue for the listener is left out.
         callback_thread.submit(lambda: _failures.unmute(listener))
         raise failure.report()

@@ -1,4 +1,15 @@
-"""What is in a parcel for the callback of `tap`: logs, those of each example apart."""
+"""From a packet to the logs that the callback of `tap` is called with.
+
+A packet holds deliveries: rows of some keys, for all examples of the `vmap`s around. The
+callback is called for each example that logged, with its rows and its index:
+
+    delivery   loss  float32[3]       ->   {"loss": 0.5}   example=0
+               valid [1 0 1]               {"loss": 0.7}   example=2
+
+This is on the way of every record, so it is quick: how the logs are made of the arrays is
+worked out once for each layout, values are views of the packet, and steps are read when
+somebody asks for them.
+"""
 
 import dataclasses
 import functools as ft
@@ -8,118 +19,116 @@ from typing import Any
 import jax
 import numpy as np
 
-from lox._core.record import Record
+from lox._core.record import Delivery
 from lox._logdict.logdict import logdict
 from lox._rows.rows import Rows
-from lox._stream.packet import Contents, Parcel, Place
+from lox._stream.packet import Layout, Packet, Slot
 
 
-def unpacked(parcel: Parcel, prefix: str) -> Iterator[logdict]:
-    """The logs of each record, and of each example that the `vmap`s around are over."""
-    for packed in _packed(parcel.contents, prefix):
-        if packed.is_single:
-            yield packed.whole(parcel.arrays)
+def unpacked(packet: Packet, prefix: str) -> Iterator[logdict]:
+    """Yield the logs of each delivery, and of each example of the `vmap`s around."""
+    for decoder in _decoders(packet.layout, prefix):
+        if decoder.is_single:
+            yield decoder.decode(packet.arrays)
         else:
-            yield from packed.examples(parcel.arrays)
+            yield from decoder.decode_examples(packet.arrays)
 
 
 @dataclasses.dataclass(frozen=True)
-class Packed:
-    """How the logs of one record are made of the arrays of a parcel.
+class Decoder:
+    """Makes the logs of one delivery from the arrays of a packet.
 
     This is `jax.tree.unflatten`, with all that is known before taken out of it.
 
     Attributes:
         keys: The keys.
-        values: Where the leaves of the values are.
-        places: Where the leaves of the logs are, those of the values first.
+        values: The slots of the leaves of the values.
+        slots: The slots of the leaves of the logs, those of the values first.
         tree: The structure of a list of the values. None: each is an array.
         form: The structure of the logs.
-        valid: Where it says which examples logged. None: all of them.
+        valid: The slot that says which examples logged. None: all of them.
         batch: Sizes of the axes that the examples are along.
-        masks: Where it says which rows of a key have been logged. None: all of them.
+        masks: The slots that say which rows of a key have been logged. None: all of them.
         is_plain: Whether each value is an array, and a row of it one record.
     """
 
     keys: Sequence[str]
-    values: Sequence[Place]
-    places: Sequence[Place]
+    values: Sequence[Slot]
+    slots: Sequence[Slot]
     tree: Any
     form: Any
-    valid: Place | None
+    valid: Slot | None
     batch: tuple[int, ...]
-    masks: Sequence[Place | None]
+    masks: Sequence[Slot | None]
     is_plain: bool
 
     @classmethod
-    def of(cls, record: Record, prefix: str) -> "Packed":
-        """Of a record of places."""
-        logs, _ = record.values
-        logs = logs.prefix(prefix)
-        places, form = jax.tree.flatten(logs)
+    def of(cls, delivery: Delivery, prefix: str) -> "Decoder":
+        """Return the decoder for a delivery with slots in place of arrays."""
+        logs = delivery.logs.prefix(prefix)
+        slots, form = jax.tree.flatten(logs)
         values, tree = jax.tree.flatten(list(logs.values()))
         is_flat = len(values) == len(logs) == tree.num_nodes - 1
         return cls(
             keys=tuple(logs),
             values=values,
-            places=places,
+            slots=slots,
             tree=None if is_flat else tree,
             form=form,
-            valid=record.valid,
-            batch=record.batch,
+            valid=delivery.valid,
+            batch=delivery.batch,
             masks=[logs.valid.get(key) for key in logs],
-            is_plain=is_flat and not any(own.batch for own in logs.rows().values()),
+            is_plain=is_flat and not any(rows.batch for rows in logs.rows().values()),
         )
 
     @property
     def is_single(self) -> bool:
         return self.valid is None and not self.batch
 
-    def whole(self, arrays: Sequence[np.ndarray]) -> logdict:
-        """The logs of a record that has been logged once."""
-        values = [place.read(arrays) for place in self.values]
-        return self._logs(values, lambda: self._all(arrays).rows())
+    def decode(self, arrays: Sequence[np.ndarray]) -> logdict:
+        """Return the logs of a delivery that is not of a batch."""
+        values = [slot.read(arrays) for slot in self.values]
+        return self._logs(values, lambda: self._read(arrays).rows())
 
-    def examples(self, arrays: Sequence[np.ndarray]) -> Iterator[logdict]:
-        """The logs of each example that logged the record."""
+    def decode_examples(self, arrays: Sequence[np.ndarray]) -> Iterator[logdict]:
+        """Yield the logs of each example that logged."""
         valid = True if self.valid is None else self.valid.read(arrays)
-        valid = np.broadcast_to(valid, self.batch)
-        values = [place.read(arrays) for place in self.values]
-        masks = [None if place is None else place.read(arrays) for place in self.masks]
-        complete = self._is_complete(masks)
-        for index in map(tuple, np.argwhere(valid).tolist()):
-            at = (*index, ...)
-            own = [x[at] for x in values]
-            rows = lambda index=index: self._own(arrays, index).rows()  # noqa: E731
+        values = [slot.read(arrays) for slot in self.values]
+        masks = [None if slot is None else slot.read(arrays) for slot in self.masks]
+        complete = self._have_all_rows(masks)
+        examples = np.argwhere(np.broadcast_to(valid, self.batch))
+        for index in map(tuple, examples.tolist()):
+            own_values = [x[(*index, ...)] for x in values]
+            rows = lambda index=index: self._read_example(arrays, index).rows()  # noqa: E731
             if complete[index]:
-                yield self._logs(own, rows)
+                yield self._logs(own_values, rows)
             elif self.is_plain:
-                masked = [x if x is None else x[at] for x in masks]
-                yield logdict.later(_logged(self.keys, own, masked), rows)
+                own_masks = [x if x is None else x[(*index, ...)] for x in masks]
+                yield logdict.later(_logged(self.keys, own_values, own_masks), rows)
             else:
-                yield self._own(arrays, index)
+                yield self._read_example(arrays, index)
 
-    def _is_complete(self, masks: Sequence[np.ndarray | None]) -> np.ndarray:
-        """Whether all rows of an example have been logged."""
+    def _have_all_rows(self, masks: Sequence[np.ndarray | None]) -> np.ndarray:
+        """Return whether all rows of each example have been logged."""
         complete = np.ones(self.batch, bool)
         for mask in masks:
             if mask is not None:
                 complete &= mask.all(tuple(range(len(self.batch), mask.ndim)))
         return complete
 
-    def _all(self, arrays: Sequence[np.ndarray], at: Any = ...) -> logdict:
-        leaves = [place.read(arrays)[at] for place in self.places]
+    def _read(self, arrays: Sequence[np.ndarray], index: Any = ...) -> logdict:
+        leaves = [slot.read(arrays)[index] for slot in self.slots]
         return jax.tree.unflatten(self.form, leaves)
 
-    def _own(self, arrays: Sequence[np.ndarray], index: tuple[int, ...]) -> logdict:
-        """What an example logged, with its index as another step."""
-        logs = self._all(arrays, (*index, ...)).compact()
+    def _read_example(self, arrays: Sequence[np.ndarray], index: tuple) -> logdict:
+        """Return what an example logged, with its index as another step."""
+        logs = self._read(arrays, (*index, ...)).compact()
         if not index:
             return logs
         # Or one for each `vmap`.
         example = np.array(index[0] if len(index) == 1 else index)
         rows = logs.rows().items()
-        return logdict.of({key: own.at({"example": example}) for key, own in rows})
+        return logdict.of({key: of_key.at({"example": example}) for key, of_key in rows})
 
     def _logs(self, leaves: list, rows: Callable[[], dict[str, Rows]]) -> logdict:
         values = leaves if self.tree is None else self.tree.unflatten(leaves)
@@ -127,7 +136,7 @@ class Packed:
 
 
 def _logged(keys: Sequence[str], values: list, masks: list) -> Iterator[tuple[str, Any]]:
-    """The rows of each key that its mask lets through, if there are any."""
+    """Yield the rows of each key that its mask lets through, if there are any."""
     for key, value, mask in zip(keys, values, masks, strict=True):
         if mask is None:
             yield key, value
@@ -136,6 +145,6 @@ def _logged(keys: Sequence[str], values: list, masks: list) -> Iterator[tuple[st
 
 
 @ft.lru_cache(maxsize=1024)
-def _packed(contents: Contents, prefix: str) -> list[Packed]:
-    records = jax.tree.unflatten(contents.form, contents.places)
-    return [Packed.of(record, prefix) for record in records]
+def _decoders(layout: Layout, prefix: str) -> list[Decoder]:
+    deliveries = jax.tree.unflatten(layout.form, layout.slots)
+    return [Decoder.of(delivery, prefix) for delivery in deliveries]

@@ -10,7 +10,7 @@ from lox._core.log import print_with
 from lox._core.record import Record
 from lox._logdict.logdict import logdict
 from lox._stream.emit import emit
-from lox._stream.packet import Parcel
+from lox._stream.packet import Packet
 from lox._stream.token import last_token
 from lox_host.display.values import short
 
@@ -18,11 +18,11 @@ from lox_host.display.values import short
 @print_with
 def _print(record: Record) -> None:
     """Have a record printed when the program comes to it."""
-    emit([record], print_parcel, last_token())
+    emit([record], print_packet, last_token())
 
 
-def print_parcel(parcel: Parcel) -> None:
-    for record in parcel.records():
+def print_packet(packet: Packet) -> None:
+    for record in packet.records():
         print_record(record)
 
 

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
-from lox._core.record import Record, bind, emit_p
+from lox._core.record import Carried, Delivery, Record, bind, emit_p
 from lox._jax import host_call, sharding
 from lox._rows.rows import key_data
-from lox._stream.packet import Contents, Parcel, by_width, pack
+from lox._stream.packet import Layout, Packet, by_width, pack
 
 
 def emit(
-    records: Sequence[Record], callback: Callable[[Parcel], None], token: Any
+    records: Sequence[Record | Delivery], callback: Callable[[Packet], None], token: Any
 ) -> jax.Array:
     """Call `callback` on the host, once for all of the records.
 
@@ -39,7 +39,7 @@ def _impl(token, *leaves, form, callback, **params):
     arrays = [np.array(x) for x in leaves]
     if any(_is_wanted(record) for record in jax.tree.unflatten(form, arrays)):
         each = [[i] for i in range(len(arrays))]
-        callback(Parcel(arrays, Contents.of(form, arrays, each)))
+        callback(Packet(arrays, Layout.of(form, arrays, each)))
     return [token]
 
 
@@ -55,10 +55,10 @@ def _lowering(call_host: Callable) -> Callable:
         def lowered(device, token, *leaves):
             groups = by_width(leaves)
             # Of several devices only one would stop, and the others wait for it forever.
-            contents = Contents.of(form, leaves, groups, stoppable=alone)
+            layout = Layout.of(form, leaves, groups, stoppable=alone)
 
             def deliver(arrays):
-                callback(Parcel(arrays, contents))
+                callback(Packet(arrays, layout))
 
             def call():
                 return sharding.make_unvarying(
@@ -109,7 +109,7 @@ def _is_everywhere(callback: Any) -> bool:
     return getattr(callback, "everywhere", False)
 
 
-def _is_wanted(record: Record) -> Any:
+def _is_wanted(record: Carried) -> Any:
     """Whether any example logged the record."""
     return True if record.valid is None else record.valid.any()
 

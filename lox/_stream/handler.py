@@ -12,14 +12,14 @@ from jax.extend.core import JaxprEqn
 
 from lox._core.collect import Collect
 from lox._core.handler import Handler
-from lox._core.record import Record
+from lox._core.record import Delivery, Record
 from lox._jax import equations, sharding
 from lox._logdict.logdict import logdict
 from lox._rows.collected import Collected, Threaded, rows_by_key
 from lox._rows.rows import Where, per_example, static, without_keys
 from lox._stream.buffer import Buffer, can_thread_buffer, is_bounded
 from lox._stream.emit import emit
-from lox._stream.packet import Parcel
+from lox._stream.packet import Packet
 
 
 @jax.tree_util.register_dataclass
@@ -41,7 +41,7 @@ class Tap(Handler):
     token: Any
     run: Any
     buffer: Buffer | None = dataclasses.field(default=None, kw_only=True)
-    callback: Callable[[Parcel], None] = static()
+    callback: Callable[[Packet], None] = static()
     batch: int | None = static(default=None)
     batch_axes: tuple[int, ...] = static(default=())
 
@@ -101,8 +101,8 @@ class Tap(Handler):
         if sent and self.buffer:
             state = state.then(self._buffered(self.buffer, sent))
         elif sent:
-            records = [_one_record(rows, self.run, self.batch_axes) for rows in sent]
-            state = state.then(Threaded(token=emit(records, self.callback, self.token)))
+            calls = [_delivery(rows, self.run, self.batch_axes) for rows in sent]
+            state = state.then(Threaded(token=emit(calls, self.callback, self.token)))
         return [Collected(threaded=state)]
 
     def _buffered(self, buffer: Buffer, parts: Sequence[Collected]) -> Threaded:
@@ -124,8 +124,8 @@ class Tap(Handler):
         )
 
     def _send(self, buffer: Buffer, token: Any) -> jax.Array:
-        record = _one_record(buffer.rows(), self.run, self.batch_axes)
-        return emit([record], self.callback, token)
+        delivery = _delivery(buffer.rows(), self.run, self.batch_axes)
+        return emit([delivery], self.callback, token)
 
     def _replace(self, **changes: Any) -> Self:
         return dataclasses.replace(self, **changes)
@@ -167,8 +167,8 @@ def _sendable(logs: Collected) -> Collected:
     return Collected(groups, tuple(key for key in logs.order if key in held))
 
 
-def _one_record(logs: Collected, run: Any, batch_axes: tuple[int, ...]) -> Record:
-    """Return rows of several keys, and their run, as one record: valid if any row is."""
+def _delivery(logs: Collected, run: Any, batch_axes: tuple[int, ...]) -> Delivery:
+    """Return what a host call brings: rows with their run, valid if any row is."""
     n = len(batch_axes)
     groups = {
         keys: without_keys(
@@ -190,7 +190,7 @@ def _one_record(logs: Collected, run: Any, batch_axes: tuple[int, ...]) -> Recor
         valid = jnp.stack(each).any(0)
     rows = logdict.of(rows_by_key(groups, logs.order))
     run = None if run is None else jnp.broadcast_to(run, batch)
-    return Record((rows, run), steps={}, valid=valid, keys=logs.order, batch=batch)
+    return Delivery(logs=rows, run=run, valid=valid, batch=batch)
 
 
 def _any(mask: Any, batch: tuple[int, ...]) -> jax.Array:

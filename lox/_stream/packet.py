@@ -1,4 +1,17 @@
-"""Parcels: records on their way to the host, packed into few arrays."""
+"""Packets: what a host call brings, packed into few arrays.
+
+Each array that is handed to the host costs about as much as a whole small call. So all
+numbers of one width go into one array, and the host reads them from there without a copy:
+
+    records               packet.arrays            layout.slots
+    a    float32[3]       uint32[5]  = a b b       array 0, byte 0,  float32[3]
+    b    int32[2]                                  array 0, byte 12, int32[2]
+    key  uint8[4]         uint8[4]                 array 1, all of it
+    img  float32[128,128] float32[128,128]         array 2, all of it: copying costs more
+
+What is the same in all packets of one host call, the structure of the records and where
+their arrays are, is its `Layout`, made when the program is compiled.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,32 +21,37 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lox._core.record import Record
+from lox._core.record import Delivery, Record
 
 # How many bytes make an array large.
 LARGE = 16 * 2**10
 
-# Which arrays go into one array of a parcel, by their indices.
+# Which arrays go into one array of a packet, by their indices.
 Groups = Sequence[Sequence[int]]
 
 
-class Parcel(NamedTuple):
-    """Records that have arrived on the host."""
+class Packet(NamedTuple):
+    """What a host call has brought."""
 
     arrays: Sequence[np.ndarray]
-    contents: "Contents"
+    layout: "Layout"
 
     @property
     def nbytes(self) -> int:
-        return self.contents.nbytes
+        return self.layout.nbytes
 
     def records(self) -> tuple[Record, ...]:
-        return self.contents.records(self.arrays)
+        """Return the records, for a callback that is sent records."""
+        return self.layout.read(self.arrays)
+
+    def deliveries(self) -> tuple[Delivery, ...]:
+        """Return the deliveries, for a callback that is sent deliveries."""
+        return self.layout.read(self.arrays)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
-    """Where in the arrays of a parcel an array is.
+class Slot:
+    """Where in the arrays of a packet an array is.
 
     Attributes:
         number: Which of the arrays holds it.
@@ -56,7 +74,7 @@ class Place:
         return array if self.packed is self.dtype else array.astype(self.dtype)
 
     def read_all(self, stacks: Sequence[np.ndarray]) -> np.ndarray:
-        """The same of several parcels, whose arrays are stacked."""
+        """Read the same of several packets, whose arrays are stacked."""
         stack = stacks[self.number]
         if self.start is not None:
             one = np.ndarray(self.shape, self.packed, stack, self.start)
@@ -66,54 +84,51 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Contents:
-    """What is known of the parcels of a host call before the first one arrives.
+class Layout:
+    """What is known of the packets of a host call before the first one arrives.
 
     Attributes:
-        form: The structure of a tuple of records.
-        places: Where the arrays of the records are.
-        nbytes: The size of a parcel.
-        stoppable: Whether the program stops if who gets it raises.
+        form: The structure of a tuple of records or deliveries.
+        slots: Where their arrays are.
+        nbytes: The size of a packet.
+        stoppable: Whether the program stops if the callback raises.
     """
 
     form: Any
-    places: Sequence[Place]
+    slots: Sequence[Slot]
     nbytes: int
     stoppable: bool = True
 
     @classmethod
     def of(
         cls, form: Any, leaves: Sequence[Any], groups: Groups, *, stoppable: bool = True
-    ) -> "Contents":
-        places: dict[int, Place] = {}
+    ) -> "Layout":
+        slots: dict[int, Slot] = {}
         for number, group in enumerate(groups):
-            start = 0
+            end = 0
             for i in group:
                 shape, dtype = leaves[i].shape, leaves[i].dtype
-                packed, at = _whole(dtype), None if len(group) == 1 else start
-                places[i] = Place(number, at, shape, packed, dtype)
-                start += leaves[i].size * packed.itemsize
-        ordered = [places[i] for i in range(len(leaves))]
+                packed, start = _whole(dtype), None if len(group) == 1 else end
+                slots[i] = Slot(number, start, shape, packed, dtype)
+                end += leaves[i].size * packed.itemsize
+        ordered = [slots[i] for i in range(len(leaves))]
         nbytes = sum(x.size * x.dtype.itemsize for x in leaves)
         return cls(form, ordered, nbytes, stoppable)
 
-    def records(self, arrays: Sequence[np.ndarray]) -> tuple[Record, ...]:
-        return jax.tree.unflatten(self.form, [place.read(arrays) for place in self.places])
+    def read(self, arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
+        return jax.tree.unflatten(self.form, [slot.read(arrays) for slot in self.slots])
 
 
-def stacked(parcels: Sequence[Parcel]) -> tuple[Record, ...]:
-    """The records of parcels with the same contents, an axis of parcels in front."""
-    contents = parcels[0].contents
-    stacks = [np.stack(arrays) for arrays in zip(*(p.arrays for p in parcels), strict=True)]
-    leaves = [place.read_all(stacks) for place in contents.places]
-    return jax.tree.unflatten(contents.form, leaves)
+def stacked(packets: Sequence[Packet]) -> tuple[Delivery, ...]:
+    """Return the deliveries of packets of one layout, with an axis of packets in front."""
+    layout = packets[0].layout
+    stacks = [np.stack(arrays) for arrays in zip(*(p.arrays for p in packets), strict=True)]
+    leaves = [slot.read_all(stacks) for slot in layout.slots]
+    return jax.tree.unflatten(layout.form, leaves)
 
 
 def by_width(leaves: Sequence[Any]) -> Groups:
-    """All numbers of a width in one array: each array that is handed over costs.
-
-    A large one is handed over as it is: to copy it would cost more.
-    """
+    """Group arrays by the width of their numbers; a large array is a group of its own."""
     groups: dict[Any, list[int]] = {}
     for i, leaf in enumerate(leaves):
         is_large = leaf.size * leaf.dtype.itemsize >= LARGE
@@ -135,7 +150,7 @@ def _join(leaves: list) -> Any:
 
 
 def _whole(dtype: np.dtype) -> np.dtype:
-    """For numbers of less than a byte one that takes a byte each, as NumPy has them."""
+    """Return a dtype of whole bytes for numbers of less than a byte, as NumPy has them."""
     if jnp.issubdtype(dtype, np.integer) and jnp.iinfo(dtype).bits < 8:
         return np.dtype(np.int8 if jnp.issubdtype(dtype, np.signedinteger) else np.uint8)
     if jnp.issubdtype(dtype, np.floating) and jnp.finfo(dtype).bits < 8:
@@ -144,7 +159,7 @@ def _whole(dtype: np.dtype) -> np.dtype:
 
 
 def _bits(dtype: np.dtype) -> np.dtype:
-    """The dtype that holds the bits of numbers of another one."""
+    """Return the dtype that holds the bits of numbers of another one."""
     is_number = jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.floating)
     whole = _whole(dtype)
     # JAX has 64 bits only where they are enabled.

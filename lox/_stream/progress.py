@@ -22,7 +22,7 @@ from lox._rows.collected import Collected, Threaded
 from lox._rows.rows import static
 from lox._stream.callbacks import awaited, call_soon, callback_thread
 from lox._stream.emit import emit
-from lox._stream.packet import Parcel
+from lox._stream.packet import Packet
 from lox._stream.token import new_token
 from lox_host.display.progress_bar import Bar
 
@@ -93,7 +93,7 @@ class Count(Handler):
 
     def tell(self, key: str, number: Any) -> Threaded:
         values = (jnp.asarray(number, jnp.int32),)
-        record = Record(values, steps={}, valid=self.tells, keys=(key,))
+        record = Record(values=values, steps={}, valid=self.tells, keys=(key,))
         return Threaded(token=emit([record], self.display, self.token))
 
     def deliver(self, parts: Sequence[Collected], iterations: Any) -> Sequence[Collected]:
@@ -133,11 +133,11 @@ class Display:
 
     bar: Bar
 
-    def __call__(self, parcel: Parcel) -> None:
-        call_soon(self, self._move, parcel)
+    def __call__(self, packet: Packet) -> None:
+        call_soon(self, self._move, packet)
 
-    def _move(self, parcel: Parcel) -> None:
-        for record in parcel.records():
+    def _move(self, packet: Packet) -> None:
+        for record in packet.records():
             (key,), (number,) = record.keys, record.values
             {"begin": self.bar.begin, "done": self.bar.advance, "end": self.bar.end}[key](
                 int(number.max())

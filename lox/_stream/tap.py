@@ -19,7 +19,7 @@ from lox._stream.callbacks import awaited, call_soon, callback_thread
 from lox._stream.decode import unpacked
 from lox._stream.default_print import print_logs
 from lox._stream.handler import Tap
-from lox._stream.packet import Parcel
+from lox._stream.packet import Packet
 from lox._stream.token import last_token
 
 
@@ -91,11 +91,11 @@ def tap(
 
 
 class Listens(Protocol):
-    """Takes parcels on threads of JAX. It can be hashed: programs are kept by it."""
+    """Takes packets on threads of JAX. It can be hashed: programs are kept by it."""
 
-    def __call__(self, packet: Parcel, /) -> None: ...
+    def __call__(self, packet: Packet, /) -> None: ...
 
-    def configured(self, jaxpr: Any, interval: int | None) -> Callable[[Parcel], None]:
+    def configured(self, jaxpr: Any, interval: int | None) -> Callable[[Packet], None]:
         """Return what takes the packets of this program."""
         ...
 
@@ -140,7 +140,7 @@ def _tap(
 
 @dataclasses.dataclass(frozen=True)
 class Listener:
-    """Has a callback called with what is in the parcels."""
+    """Has a callback called with what is in the packets."""
 
     callback: Callable[[logdict], Any]
     prefix: str
@@ -149,14 +149,14 @@ class Listener:
     def __str__(self) -> str:
         return "The callback of `lox.tap`"
 
-    def configured(self, jaxpr: Any, interval: int | None) -> Callable[[Parcel], None]:
+    def configured(self, jaxpr: Any, interval: int | None) -> Callable[[Packet], None]:
         return self
 
-    def __call__(self, parcel: Parcel) -> None:
-        call_soon(self, self._deliver, parcel)
+    def __call__(self, packet: Packet) -> None:
+        call_soon(self, self._deliver, packet)
 
-    def _deliver(self, parcel: Parcel) -> None:
-        for logs in unpacked(parcel, self.prefix):
+    def _deliver(self, packet: Packet) -> None:
+        for logs in unpacked(packet, self.prefix):
             self.callback(_with_process(logs) if self.process else logs)
 
 

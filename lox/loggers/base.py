@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from lox._core.log import check_function, loggable
 from lox._core.options import check_prefix
-from lox._core.record import Record, emit_effect, emit_p
+from lox._core.record import Delivery, emit_effect, emit_p
 from lox._core.spool import spool
 from lox._jax import tracing
 from lox._logdict.logdict import logdict
@@ -22,7 +22,7 @@ from lox._rows.rows import key_data, without_keys
 from lox._runs.logger_callbacks import FinishRuns, WriteRows
 from lox._runs.open_run import open_run
 from lox._stream.emit import emit
-from lox._stream.packet import Parcel
+from lox._stream.packet import Packet
 from lox._stream.tap import tapped
 from lox._stream.token import last_token
 from lox_host.host_logger import HostLogger
@@ -232,10 +232,10 @@ class Logger(BaseLogger):
         write_at_sigterm()
 
 
-def _send(callback: Callable[[Parcel], None], logs: logdict, state: LoggerState) -> None:
-    record = Record(values=(logs, jnp.asarray(state.run)), steps={}, keys=tuple(logs))
+def _send(callback: Callable[[Packet], None], logs: logdict, state: LoggerState) -> None:
+    delivery = Delivery(logs=logs, run=jnp.asarray(state.run))
     with _after_programs():
-        emit([record], callback, last_token())
+        emit([delivery], callback, last_token())
     _order_after_calls_so_far(state)
 
 

@@ -232,9 +232,9 @@ def test_the_records_of_a_body_come_in_one_call():
 
 
 def host_calls(fun, x) -> list:
-    """What reaches the host, one parcel a call, when a tapped function runs."""
+    """What reaches the host, one packet a call, when a tapped function runs."""
     calls = []
-    with mock.patch.object(Listener, "__call__", lambda self, parcel: calls.append(parcel)):
+    with mock.patch.object(Listener, "__call__", lambda self, packet: calls.append(packet)):
         fun(x)
         jax.effects_barrier()
     return calls
@@ -263,7 +263,7 @@ def test_threads_of_jax_keep_what_they_have_between_host_calls():
 
         return jax.lax.scan(step, x, length=50)[0]
 
-    def hear(self, parcel):
+    def hear(self, packet):
         own.calls = getattr(own, "calls", 0) + 1
         calls.append((threading.get_native_id(), own.calls))
 
@@ -619,9 +619,9 @@ def test_a_slow_callback_makes_the_program_wait(monkeypatch):
 
     arrived, take = [], Listener.__call__
 
-    def noted(self, parcel):
-        take(self, parcel)
-        arrived.append(parcel)
+    def noted(self, packet):
+        take(self, packet)
+        arrived.append(packet)
 
     monkeypatch.setattr(Listener, "__call__", noted)
     jax.jit(lox.tap(counting(60), slow))(0)

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lox._core.analysis import records_in
+from lox._core.analysis import carried_in
 from lox._core.handler import Anchor
 from lox._core.interpreter import Interpreter, without_records
 from lox._core.record import RECORD_EFFECTS, emit_effect, holds_records, listed
@@ -56,7 +56,7 @@ def _pruned_while(bind: Callable, *args, **params):
     if not holds_records(params["cond_jaxpr"], params["body_jaxpr"]):
         return bind(*args, **params)
     if _known_records.get() is not None:
-        _known_records.set(len(list(records_in(params))))
+        _known_records.set(len(list(carried_in(params))))
     if not tracing.is_differentiating():
         return bind(*args, **params)
     body = without_records(params["body_jaxpr"])
@@ -84,14 +84,14 @@ def _partially_known_while(rule: Callable, saveable, unknown: Sequence[bool], in
     if not any(unknown):
         return eqn, staged, *rest
     if emit_effect in eqn.effects:
-        keys = listed(key for record in records_in(eqn.params) for key in record.keys)
+        keys = listed(key for record in carried_in(eqn.params) for key in record.keys)
         raise NotImplementedError(
             f"`lox.tap` of a `while_loop` that logs {keys}, inside of `jax.linearize`: JAX "
             "cannot tell what of the loop is needed once and what again. Put `lox.tap` "
             "around the derivative, or use `jax.jvp`."
         )
     known, *_ = original(eqn)
-    _check_all_known(len(list(records_in(known.params))), eqn.params)
+    _check_all_known(len(list(carried_in(known.params))), eqn.params)
     return known, staged, *rest
 
 
@@ -131,7 +131,7 @@ def _silent_second_run(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_all_known(number: int, params: dict[str, Any]) -> None:
-    records = list(records_in(params))
+    records = list(carried_in(params))
     if number < len(records):
         keys = listed(key for record in records for key in record.keys)
         raise ValueError(
