@@ -310,7 +310,7 @@ print(after - sys.stdlib_module_names)
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
 
-    assert eval(run.stdout) <= {"lox", "jax", "jaxlib", "numpy"}, run.stderr
+    assert eval(run.stdout) <= {"lox", "lox_host", "jax", "jaxlib", "numpy"}, run.stderr
 
 
 def test_a_log_that_is_run_on_its_own_is_an_error():
