@@ -54,10 +54,21 @@ test-jax: ## Run the tests on the oldest, a middle and the newest JAX
 		echo "== JAX $$jax"; \
 		$(MAKE) --no-print-directory test-jax-$$jax || failed="$$failed $$jax"; \
 	done; \
+	$(MAKE) --no-print-directory test-flags || failed="$$failed (flags)"; \
 	[ -z "$$failed" ] || { echo "Failed on JAX:$$failed" >&2; exit 1; }
 
 test-jax-%: .venv-jax-%/.ready
 	@$(<D)/bin/$(PYTEST) $(ARGS)
+
+# JAX marks these as its coming defaults.
+.PHONY: test-flags
+test-flags: $(READY) ## Run the laws with each of JAX's upgrade flags on
+	@failed=; \
+	for flag in JAX_REMAT3 JAX_CUSTOM_VJP3 JAX_CUSTOM_JVP3; do \
+		echo "== $$flag"; \
+		env $$flag=1 $(BIN)/$(PYTEST) tests/laws tests/core $(ARGS) || failed="$$failed $$flag"; \
+	done; \
+	[ -z "$$failed" ] || { echo "Failed with:$$failed" >&2; exit 1; }
 
 .PHONY: test-libraries
 test-libraries: .venv-libraries/.ready ## Run the tests with flax, equinox, diffrax and others

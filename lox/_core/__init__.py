@@ -3,10 +3,12 @@
 # Each of these registers its rules when it is imported.
 from lox._core.rules import (
     calls as _calls,  # noqa: F401
+    checkpoint as _checkpoint,  # noqa: F401
     custom as _custom,  # noqa: F401
     devices as _devices,  # noqa: F401
     exact_grad as _exact_grad,  # noqa: F401
     exact_vmap as _exact_vmap,  # noqa: F401
+    hijax as _hijax,  # noqa: F401
     linen_scan as _linen_scan,  # noqa: F401
     loops as _loops,  # noqa: F401
 )

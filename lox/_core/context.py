@@ -14,7 +14,7 @@ import jax
 
 from lox._jax import equations, patches
 
-State = Literal["captured", "printed", "silent"]
+State = Literal["captured", "printed", "silent", "recomputed"]
 
 
 def _default() -> State:
@@ -51,17 +51,25 @@ def silent() -> AbstractContextManager:
     return _state("silent")
 
 
+def recomputed() -> AbstractContextManager:
+    """Drop every log in here, of what has been logged already and is only run again.
+
+    Unlike in silence, what runs later because of it (a backward rule) does log.
+    """
+    return _state("recomputed")
+
+
 @patches.implements("memoized rules")
 def _memoize_per_state(memoize: Callable, rule: Callable) -> Callable:
     """Remember the program of a derivative rule once per state, as `rule` may log or not.
 
     The rules of a function that was called in silence stay silent, whoever traces them.
     """
-    was_silent = _state.value == "silent"
+    called_in = _state.value
     memoized: dict[State, Callable] = {}
 
     def program(*args: Any) -> Any:
-        state = "silent" if was_silent else _state.value
+        state = called_in if called_in in ("silent", "recomputed") else _state.value
         if state not in memoized:
             memoized[state] = memoize(rule)
         with _state(state):

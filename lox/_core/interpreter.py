@@ -35,7 +35,7 @@ from lox._core import context as _context
 from lox._core.analysis import donates, last_uses, unsupported, variables
 from lox._core.handler import Handler
 from lox._core.record import emit_p, log_p
-from lox._core.rules.table import rules
+from lox._core.rules.table import rule_of
 from lox._core.staging import Program, Staged, Traced, stage_once, trace
 from lox._jax import equations, sharding, tracing
 from lox._rows.collected import Collected, Threaded
@@ -191,7 +191,7 @@ class _Evaluation:
                 records = jax.tree.unflatten(params.pop("form"), leaves)
                 outs = [self.handler.emit(records, token, params)]
             else:
-                rule = rules.get(equations.primitive_name(eqn))
+                rule = rule_of(eqn)
                 if rule is None:
                     raise unsupported(eqn)
                 outs, collected = rule(Interpreter(self.handler), eqn, *args)

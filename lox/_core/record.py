@@ -137,6 +137,7 @@ def record_primitive(
     ad.primitive_transposes[primitive] = transpose
     batching.fancy_primitive_batchers[primitive] = batch
     tracing.leave_keys_unused(primitive)
+    tracing.leave_out_when_recomputed(primitive, chained)
     return primitive, effect
 
 

@@ -85,6 +85,17 @@ def used_inputs(jaxpr: ClosedJaxpr) -> list[bool]:
     return dce_jaxpr(jaxpr.jaxpr, [True] * len(jaxpr.out_avals))[1]
 
 
+def without_dead_code(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a program of the same inputs, without what its outputs do not need."""
+    pruned, _ = dce_jaxpr(jaxpr.jaxpr, [True] * len(jaxpr.out_avals), instantiate=True)
+    return ClosedJaxpr(pruned, jaxpr.consts)
+
+
+def linear_program(derivative: Any) -> Any:
+    """Return the linear program in what `jax.vjp` or `jax.linearize` returns."""
+    return derivative.jaxpr if hasattr(derivative, "jaxpr") else derivative.func.args[0]
+
+
 def key_name(dtype: Any) -> str:
     """Return the implementation of typed PRNG keys, as `jax.random.key` takes it."""
     return dtype._impl.name
@@ -104,6 +115,8 @@ def jaxprs_in(params: Any) -> Iterator[Any]:
             yield from jaxprs_in(value)
     elif hasattr(params, "expand"):  # a primitive of JAX's `hijax`, since 0.9
         yield from jaxprs_in(params.params)
+    elif isinstance(params, jax.stages.Traced):  # in one of them
+        yield from jaxprs_in(params.jaxpr)
 
 
 def primitive_name(eqn: JaxprEqn) -> str:
@@ -113,6 +126,31 @@ def primitive_name(eqn: JaxprEqn) -> str:
     """
     name = eqn.primitive.name
     return type(eqn.params["_prim"]).__name__ if name == "call_hi_primitive" else name
+
+
+def has_derivative_rule(eqn: JaxprEqn) -> bool:
+    """Whether somebody wrote a rule for the derivative of an equation."""
+    return eqn.primitive.name in _WITH_DERIVATIVE_RULES
+
+
+_WITH_DERIVATIVE_RULES = (
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "custom_vjp_call_jaxpr",
+    "call_hi_primitive",
+)
+
+
+def is_differentiable(aval: Any) -> bool:
+    """Whether values of a type have derivatives."""
+    return getattr(aval.to_tangent_aval(), "dtype", None) != jax.dtypes.float0
+
+
+def called_program(eqn: JaxprEqn) -> ClosedJaxpr:
+    """The program of a function with derivative rules."""
+    if "_prim" not in eqn.params:
+        return eqn.params["call_jaxpr"]
+    return eqn.params["_prim"].traced.jaxpr  # with JAX's upgrade flags
 
 
 def inner_jit_options(params: dict[str, Any]) -> tuple[tuple[str, Any], ...]:

@@ -27,6 +27,7 @@ import jax
 from jax.extend import source_info_util
 
 Version = tuple[int, int, int]
+_VERSION: Version = jax.__version_info__[:3]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Patch:
         key: In a registry, where the key of the function is; usually a primitive.
         without: What happens to a program that logs, without the patch.
         change: What lox does about it.
+        since: The first version of JAX that has what is wrapped, if that is new.
         until: The first version of JAX that does not need the patch, if there is one.
         issue: The number of an issue of JAX about it, where there is one.
     """
@@ -48,13 +50,15 @@ class Patch:
     without: str
     change: str
     key: str | None = None
+    since: Version | None = None
     until: Version | None = None
     issue: int | None = None
 
     @property
     def is_needed(self) -> bool:
         """Whether this version of JAX needs the patch."""
-        return self.until is None or jax.__version_info__[:3] < self.until
+        is_new_enough = self.since is None or self.since <= _VERSION
+        return is_new_enough and (self.until is None or self.until > _VERSION)
 
     @property
     def place(self) -> str:
@@ -146,6 +150,23 @@ PATCHES = (
         change="Removes the logs from the second run.",
     ),
     Patch(
+        name="checkpoint under grad",
+        target="jax._src.interpreters.ad:primitive_linearizations",
+        key="jax._src.hijax:call_hi_primitive_p",
+        without="With the flag `jax_remat3`, JAX runs a `jax.checkpoint` once for its "
+        "values and once more for its derivatives, and logs twice.",
+        change="Removes the logs from the second run.",
+        since=(0, 12, 0),
+    ),
+    Patch(
+        name="rules of hijax",
+        target="jax._src.hijax:call_hi_primitive_p.bind",
+        without="The rules of a `HiPrim` run later. Called in `lox.silent()` or "
+        "`lox.nolog`, it would log then; and JAX does not know that it may log at all.",
+        change="Keeps the rules of a call in silence silent, and makes logs an effect.",
+        since=(0, 12, 0),
+    ),
+    Patch(
         name="custom_vjp in silence",
         target="jax.extend.core.primitives:custom_vjp_call_p.bind",
         without="The backward rule of a function called in `lox.silent()` or `lox.nolog` "
@@ -218,6 +239,7 @@ ADDITIONS = (
             "jax.interpreters.ad:primitive_transposes",
             "jax.interpreters.batching:fancy_primitive_batchers",
             "jax.interpreters.batching:primitive_batchers",
+            *(["jax._src.interpreters.remat:rules"] if _VERSION >= (0, 12, 0) else []),
             "jax.interpreters.mlir:_lowerings",
             "jax.interpreters.mlir:_platform_specific_lowerings",
         ),

@@ -62,6 +62,22 @@ def leave_keys_unused(primitive: Primitive) -> None:
     _key_reuse.key_reuse_signatures[primitive] = _key_reuse.KeyReuseSignature()
 
 
+def leave_out_when_recomputed(primitive: Primitive, chained: bool) -> None:
+    """Tell JAX to leave a primitive out where a `checkpoint` is computed again.
+
+    That is for the flag `jax_remat3`. Without it JAX does so for all debug effects.
+    """
+    if jax.__version_info__ < (0, 12):
+        return
+    from jax._src.interpreters import remat
+
+    def rule(trace: Any, *args: Any, **params: Any) -> tuple:
+        outs = primitive.bind(*args, **params)
+        return outs, (), lambda residuals, *args: list(args[:chained])
+
+    remat.rules[primitive] = rule
+
+
 # Evaluating equations -----------------------------------------------------------------
 
 

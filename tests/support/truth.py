@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools as ft
 import itertools as it
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -141,8 +141,26 @@ def run(fun: Callable, *args: Any) -> tuple[Any, list[Record]]:
         ):
             stack.enter_context(mock.patch.object(target, name, stand_in))
         stack.enter_context(jax.disable_jit())
+        stack.enter_context(upgrades_off())
         out = fun(*args)
     return out, recorder.records
+
+
+@contextlib.contextmanager
+def upgrades_off() -> Iterator[None]:
+    """Without JAX's upgrade flags: they stage functions that would run eagerly."""
+    names = [name for name in UPGRADES if hasattr(jax.config, name)]
+    before = {name: getattr(jax.config, name) for name in names}
+    try:
+        for name in names:
+            jax.config.update(name, False)
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+
+
+UPGRADES = ("jax_remat3", "jax_custom_vjp3", "jax_custom_jvp3")
 
 
 def run_each(fun: Callable, xs: jax.Array) -> tuple[Any, list[Record]]:

@@ -1,4 +1,4 @@
-"""How logs leave programs that run once or not at all: `jit`, `cond`, `checkpoint`."""
+"""How logs leave programs that run once or not at all: `jit` and `cond`."""
 
 import functools as ft
 import weakref
@@ -65,11 +65,3 @@ def _in_form(
     """Run a branch, and bring what it logs into the form that all branches have."""
     outs, logs = branch(*jax.tree.leaves((interpreter, args)))
     return outs, logs.fitted(form, interpreter.handler.threaded())
-
-
-@rule_for("checkpoint", "remat", "remat2")
-def _remat(interpreter, eqn, *args):
-    staged = interpreter.stage(eqn.params["jaxpr"], *args)
-    params = {**eqn.params, "jaxpr": equations.constants_as_inputs(staged.jaxpr.jaxpr)}
-    operands = [*staged.jaxpr.consts, *staged.leaves]
-    return staged.output(eqn.primitive.bind(*operands, **params))

@@ -20,18 +20,19 @@ from lox._core.interpreter import Interpreter
 from lox._core.rules.loops import collecting
 from lox._core.rules.table import rule_for
 from lox._core.staging import Program, Staged, split, stage_once
-from lox._jax import sharding, tracing
+from lox._jax import equations, sharding, tracing
 from lox._rows.collected import Collected, Threaded, signature
 from lox._rows.rows import per_example
 
 
 @rule_for("custom_jvp_call")
+@rule_for("CustomJVPTraced", since=(0, 12, 0))
 def _custom_jvp(interpreter, eqn, *args):
-    call = eqn.params["call_jaxpr"]
+    call = equations.called_program(eqn)
 
     @jax.custom_jvp
     def fun(interpreter, *args):
-        return _separately(interpreter, call, *args)
+        return separately(interpreter, call, *args)
 
     def jvp(primals, tangents):
         interpreter, *args = primals
@@ -46,7 +47,7 @@ def _custom_jvp(interpreter, eqn, *args):
             return interpreter.stage(call, *args)
 
         given = [tangents[1 + i] for i in live]
-        (outs, moving), logs = _settle(interpreter, original, itself, args, given)
+        (outs, moving), logs = settle(interpreter, original, itself, args, given)
         moving = iter(moving)
         out_tangents = [next(moving) if _is_differentiable(x) else _zero(x) for x in outs]
         return (outs, logs), (out_tangents, jax.tree.map(_zero, logs))
@@ -56,12 +57,13 @@ def _custom_jvp(interpreter, eqn, *args):
 
 
 @rule_for("custom_vjp_call", "custom_vjp_call_jaxpr")
+@rule_for("CustomVJPTraced", since=(0, 12, 0))
 def _custom_vjp(interpreter, eqn, *args):
-    call = eqn.params["call_jaxpr"]
+    call = equations.called_program(eqn)
 
     @jax.custom_vjp
     def fun(interpreter, *args):
-        return _separately(interpreter, call, *args)
+        return separately(interpreter, call, *args)
 
     def forward(interpreter, *args):
         interpreter = jax.tree.map(
@@ -76,13 +78,13 @@ def _custom_vjp(interpreter, eqn, *args):
         def itself(interpreter, args) -> Staged:
             return interpreter.stage(call, *args)
 
-        (outs, pullback), logs = _settle(interpreter, original, itself, values)
+        (outs, pullback), logs = settle(interpreter, original, itself, values)
         return (outs, logs), _Residual(pullback, perturbed)
 
     def backward(residual, cotangents):
         cts = [_zero(ct.aval) if type(ct) is SymbolicZero else ct for ct in cotangents[0]]
         # A rule may run a program that it traced in the forward pass, with records in it.
-        given = iter(_forwarded(lambda: residual.pullback(cts))())
+        given = iter(forwarded(lambda: residual.pullback(cts))())
         return None, *(
             next(given) if i in residual.live else None for i in range(len(args))
         )
@@ -97,7 +99,7 @@ def _custom_vmap(interpreter, eqn, *args):
 
     @jax.custom_batching.custom_vmap
     def fun(interpreter, *args):
-        return _separately(interpreter, call, *args)
+        return separately(interpreter, call, *args)
 
     @fun.def_vmap
     def rule(size, batched, interpreter, *args):
@@ -116,9 +118,9 @@ def _custom_vmap(interpreter, eqn, *args):
         def itself(interpreter, *args) -> Staged:
             return stage_once(_mapped(tuple(axes), size), call, interpreter, *args)
 
-        adapt = ft.partial(_per_example, size)
+        adapt = ft.partial(examples_first, size)
         inside = interpreter.with_handler(handler.batched(size))
-        settled = _settle(inside, original, itself, *args, adapt=adapt)
+        settled = settle(inside, original, itself, *args, adapt=adapt)
         return settled, jax.tree.map(lambda x: True, settled)
 
     return fun(interpreter, *args)
@@ -180,9 +182,9 @@ def _custom_root(interpreter, eqn, *args):
     interpreter_avals = jax.tree.map(jax.typeof, interpreter)
     in_avals = ((interpreter_avals, root.in_avals[0]), *root.in_avals[1:])
     rebuilt = type(root)(
-        _forwarded(root.f),
+        forwarded(root.f),
         solve,
-        _forwarded(root.tangent_solve),
+        forwarded(root.tangent_solve),
         jax.jit(solve).trace(*in_avals[:2]),
         in_avals,
         has_aux=True,
@@ -200,7 +202,7 @@ class _Residual:
     live: tuple[int, ...] = dataclasses.field(metadata={"static": True})
 
 
-def _settle(
+def settle(
     interpreter: Interpreter,
     rule: Callable,
     itself: Callable[..., Staged],
@@ -235,7 +237,7 @@ def _settle(
     return traced.output(outs), Collected.joined(parts).separated().fitted(form, given)
 
 
-def _separately(
+def separately(
     interpreter: Interpreter, jaxpr: Program, *args: Any
 ) -> tuple[list, Collected]:
     """Evaluate a custom function, and return what it logs of each key by itself.
@@ -254,7 +256,7 @@ def _logs_of(
     return itself(quiet, *args).shape[1].separated()
 
 
-def _per_example(size: int, logs: Collected) -> Collected:
+def examples_first(size: int, logs: Collected) -> Collected:
     """Return logs with an axis of examples in front of all arrays."""
     groups = {keys: per_example(entry, size) for keys, entry in logs.groups.items()}
     token = logs.threaded.token
@@ -269,7 +271,7 @@ def _forward(jaxpr: ClosedJaxpr, *args: Any) -> list:
     return Interpreter(Forward()).stage(jaxpr, *args).run()[0]
 
 
-def _forwarded(fun: Callable) -> Callable:
+def forwarded(fun: Callable) -> Callable:
     """Return a function whose records belong to the transformations around each call."""
 
     def called(*args: Any) -> Any:

@@ -27,6 +27,11 @@ A primitive that holds a record and is not in the table is an error: no record i
 
 from collections.abc import Callable
 
+import jax
+from jax.extend.core import JaxprEqn
+
+from lox._jax import equations
+from lox._jax.patches import Version
 from lox._rows.collected import Collected
 
 Rule = Callable[..., tuple[list, Collected]]
@@ -34,11 +39,20 @@ Rule = Callable[..., tuple[list, Collected]]
 rules: dict[str, Rule] = {}
 
 
-def rule_for(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule under the names that JAX has, or had, for a primitive."""
+def rule_for(*names: str, since: Version = (0, 0, 0)) -> Callable[[Rule], Rule]:
+    """Register a rule under the names that JAX has, or had, for a primitive.
+
+    `since` is the first version in which the primitive has the form that the rule expects.
+    """
 
     def register(rule: Rule) -> Rule:
-        rules.update(dict.fromkeys(names, rule))
+        if jax.__version_info__[:3] >= since:
+            rules.update(dict.fromkeys(names, rule))
         return rule
 
     return register
+
+
+def rule_of(eqn: JaxprEqn) -> Rule | None:
+    """Return the rule for what an equation does. None: there is none."""
+    return rules.get(equations.primitive_name(eqn)) or rules.get(eqn.primitive.name)
