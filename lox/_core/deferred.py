@@ -1,6 +1,6 @@
 """Put off the rewriting of what an equation holds until JAX takes the equation up.
 
-A vmapped `cond` masks the records in its branches, at every depth. A `cond` inside of it is
+A vmapped `cond` masks the records in its branches, at every depth. A `cond` inside it is
 vmapped next, and masks its records once more. If the first one rewrote the second one and
 all that is in there, and the second one again, a nest of depth n would be rewritten
 n + (n - 1) + ... + 1 times. So the outer one rewrites the records of its own branches only,

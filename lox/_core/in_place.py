@@ -12,9 +12,9 @@ objects that the caller holds:
 
     model ──split──▶ state ──pure function──▶ new state ──merge──▶ the same model
 
-`nnx.update_context` keeps track of which object is which, so that what changes in the graph
-(a new attribute, an object that is returned) arrives as well. Flax is imported by whoever
-has such an object, never by us.
+`nnx.update_context` keeps track of which object is which, so that changes of the graph
+(a new attribute, a returned object) arrive too. lox never imports flax: a program that has
+such an object has imported it already.
 """
 
 import dataclasses
