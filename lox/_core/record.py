@@ -106,10 +106,11 @@ class Record(Carried):
         values = dict(zip(self.keys, self.values, strict=True))
         return self.replace(keys=keys, values=tuple(values[key] for key in keys))
 
-    def located(self, coordinates: Mapping[str, Any]) -> "Record":
-        """Return the record with more steps, which are the same for all examples."""
+    def with_steps(self, steps: Mapping[str, Any]) -> "Record":
+        """Return the record with more steps, the same for all examples. Its own win."""
         more = {
-            name: jnp.broadcast_to(index, self.batch) for name, index in coordinates.items()
+            name: jnp.broadcast_to(step, (*self.batch, *jnp.shape(step)))
+            for name, step in steps.items()
         }
         return self.replace(steps={**more, **self.steps})
 
