@@ -182,10 +182,10 @@ class Collect(Handler):
             return finished(rows)
         if self.interval is not None:
             rows = shortened(key, rows, -(-rows.bound // self.interval))
-            if rows.sure and not rows.path:
+            if rows.exact and not rows.path:
                 rows = rows.replace(valid=None)
         rows = without_ghosts(rows)
-        return rows.replace(path=(), outer=0, sure=True, bound=1, where=Where())
+        return rows.replace(path=(), outer=0, exact=True, bound=1, where=Where())
 
     def _wants(self, key: str, record: Record) -> bool:
         if self.keys is not None and key not in self.keys:

@@ -64,7 +64,7 @@ class Rows:
         outer: How many of these are from outside of the `shard_map` around.
         tags: The tags of the key.
         path: The branches of vmapped `cond`s around these rows.
-        sure: Whether each example that takes the path logs all of these rows.
+        exact: Whether each example that takes the path logs all of these rows.
         altered: Whether these are not the rows as logged: "reduced" or "thinned" ones.
         bound: The number of rows that are logged at most; of "thinned" ones, before.
         where: The line that logged the first of them.
@@ -81,7 +81,7 @@ class Rows:
     outer: int = static(default=0)
     tags: tuple[str, ...] = static(default=())
     path: tuple[Branch, ...] = static(default=())
-    sure: bool = static(default=True)
+    exact: bool = static(default=True)
     altered: str = static(default="")
     bound: int = static(default=1)
     where: Where = static(default=Where())
@@ -200,7 +200,7 @@ def common(key: str, parts: Sequence[Rows], time: bool = False) -> Rows:
         outer=widest.outer,
         tags=tuple(dict.fromkeys(tag for part in parts for tag in part.tags)),
         path=path,
-        sure=all(part.sure and len(part.path) == len(path) for part in parts),
+        exact=all(part.exact and len(part.path) == len(path) for part in parts),
         altered=first.altered,
         bound=max(part.bound for part in parts),
         where=first.where,
