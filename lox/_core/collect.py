@@ -13,7 +13,7 @@ from lox._core.record import Record, log_effect
 from lox._rows.accumulator import Accumulator, finished, reduced
 from lox._rows.collected import Collected, Keys, Threaded, rows_by_key
 from lox._rows.loop_carry import shortened
-from lox._rows.merge import Entry, without_ghosts
+from lox._rows.merge import Entry, zero_masked_rows
 from lox._rows.reductions import reduction_named
 from lox._rows.rows import Rows, Where, check_batch, static, widened
 from lox._rows.side_by_side import Apart, entry_key
@@ -184,7 +184,7 @@ class Collect(Handler):
             rows = shortened(key, rows, -(-rows.bound // self.interval))
             if rows.exact and not rows.path:
                 rows = rows.replace(valid=None)
-        rows = without_ghosts(rows)
+        rows = zero_masked_rows(rows)
         return rows.replace(path=(), outer=0, exact=True, bound=1, where=Where())
 
     def _wants(self, key: str, record: Record) -> bool:

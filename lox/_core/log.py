@@ -137,7 +137,7 @@ def loggable(logs: Mapping[str, Any], steps: Mapping[str, Any] = {}) -> logdict:
     if not steps:
         return arrays
     same = {name: _strong(f"The step {name!r}", step) for name, step in steps.items()}
-    return logdict.of({key: rows.at(same) for key, rows in arrays.rows().items()})
+    return logdict.of({key: rows.with_steps(same) for key, rows in arrays.rows().items()})
 
 
 def _check_steps(steps: Mapping[str, Any]) -> None:

@@ -149,7 +149,7 @@ def _select(rows: Rows, otherwise: Rows) -> Rows:
     return both.replace(valid=rows.valid | otherwise.valid, count=count)
 
 
-def without_ghosts(rows: Rows) -> Rows:
+def zero_masked_rows(rows: Rows) -> Rows:
     """Zeros where an example did not take the branch that these rows are from."""
     if not rows.path:
         return rows

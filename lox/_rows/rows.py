@@ -87,7 +87,7 @@ class Rows:
     where: Where = static(default=Where())
 
     @property
-    def lead(self) -> int:
+    def leading(self) -> int:
         """The number of axes in front, which came after the rows were collected."""
         return jnp.ndim(jax.tree.leaves(self.value)[0]) - self.ndim - self.time
 
@@ -96,7 +96,7 @@ class Rows:
         """The number of rows. Not `len()`: it may be symbolic."""
         if not self.time:
             return 1
-        return jnp.shape(jax.tree.leaves(self.value)[0])[self.lead]
+        return jnp.shape(jax.tree.leaves(self.value)[0])[self.leading]
 
     def arrays(self) -> tuple:
         """All that is an array, but for the value."""
@@ -109,9 +109,9 @@ class Rows:
     def replace(self, **changes: Any) -> "Rows":
         return dataclasses.replace(self, **changes)
 
-    def at(self, steps: dict[str, Any]) -> "Rows":
+    def with_steps(self, steps: dict[str, Any]) -> "Rows":
         """The same with steps for all rows, in place of those with their names."""
-        axes = self.lead + self.time + len(self.batch)
+        axes = self.leading + self.time + len(self.batch)
         shape = jnp.shape(jax.tree.leaves(self.value)[0])[:axes]
 
         def wide(step):
