@@ -95,7 +95,7 @@ class Annotate(Handler):
 
     def handle(self, record: Record, where: Where) -> Collected:
         relog(
-            record.with_steps(self.steps).replace(
+            record.with_default_steps(self.steps).replace(
                 keys=tuple(self.prefix + key for key in record.keys),
                 delivered=tuple(self.prefix + key for key in record.delivered),
                 tags=tuple(dict.fromkeys((*record.tags, *self.tags))),

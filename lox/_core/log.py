@@ -74,7 +74,7 @@ def relog(record: Record) -> None:
     elif state == "printed":
         keys = tuple(key for key in record.keys if key not in record.delivered)
         if keys:
-            _print(record.only(keys).with_steps(sharding.coordinates()))
+            _print(record.only(keys).with_default_steps(sharding.coordinates()))
 
 
 def print_with(fun: Callable[[Record], None]) -> None:
@@ -136,7 +136,7 @@ def loggable(logs: Mapping[str, Any], steps: Mapping[str, Any] = {}) -> logdict:
     arrays = jax.tree.map(lambda x: x if is_array(x) else _strong("A value", x), given)
     if not steps:
         return arrays
-    return logdict.of({key: rows.at(same) for key, rows in arrays.rows().items()})
+    return logdict.of({key: rows.with_steps(same) for key, rows in arrays.rows().items()})
 
 
 def steps_of(steps: Mapping[str, Any]) -> dict[str, Any]:
