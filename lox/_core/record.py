@@ -236,7 +236,12 @@ def bind(
     tokens: Sequence[Any] = (),
     **params: Any,
 ) -> list:
-    """Let a primitive carry records; `form` holds all of them but the arrays."""
+    """Let a primitive carry records; `form` holds all of them but the arrays.
+
+    A callback may refuse what it would be called with, by its method `check_steps`.
+    """
+    if hasattr(params.get("callback"), "check_steps"):
+        params["callback"].check_steps(records)
     leaves, form = jax.tree.flatten(tuple(records))
     # The hash of `form` does not tell keys apart, and JAX caches by the parameters.
     keys = tuple(key for record in records for key in record.keys)
