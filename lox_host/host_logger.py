@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from lox_host.run_key import run_key
 from lox_host.run_registry import Agree, Key, RunRegistry
 from lox_host.worker import Worker, writer_thread
 from lox_host.write_buffer import OnError, PacketSource, WriteBuffer
@@ -95,7 +96,7 @@ class HostLogger:
                 "This logger was made before the process was forked, and belongs to the "
                 "parent. Make another one in the child."
             )
-        given = [tuple(key.tolist()) for key in keys]
+        given = [run_key(key.tolist()) for key in keys]
         ids = self._worker.run(lambda: self._open_runs(given, process, agree))
         return np.array(ids, np.int32)
 

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.random import wrap_key_data
 
-from lox._io.save import key_words
+from lox._io.save import words_of
 from lox._logdict.logdict import logdict
 from lox._rows.rows import Rows
+from lox_host.run_key import run_key
 from lox_host.store import (
     KeyRows,
     Path,
@@ -59,7 +60,7 @@ def load(
         {'loss': 0.5}
     """
     wanted = [argnames] if isinstance(argnames, str) else argnames
-    words = None if key is None else tuple(key_words(key).tolist())
+    words = None if key is None else run_key(words_of(key).tolist())
     logs = _load(path, wanted, words, session)
     if len(logs) == 1:
         return logdict.of({key: _rows(own) for key, own in logs[0].items()})
