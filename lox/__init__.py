@@ -1,6 +1,7 @@
 """Logging for JAX: say what to log inside, decide outside what becomes of it."""
 
 from lox import loggers as loggers, logify as logify, neptune as neptune, wandb as wandb
+from lox._core.bind import bind as bind
 from lox._core.context import silent as silent
 from lox._core.log import log as log
 from lox._core.nolog import nolog as nolog

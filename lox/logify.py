@@ -16,15 +16,15 @@ from lox._core.collect import Collect
 from lox._core.spool import spool_into
 from lox._core.transform import transformed
 from lox._logdict.logdict import logdict
-from lox._rows.side_by_side import Apart, separated
+from lox._rows.side_by_side import SideBySide, split_entry_key
 from lox_host.display.values import short
 
 # What is appended are the rows that `lox.log` logs, too.
 _REDUCTIONS: dict[str, Any] = {
-    "replace": Apart("replace"),
+    "replace": SideBySide("replace"),
     "append": None,
-    "mean": Apart("mean"),
-    "sum": Apart("sum"),
+    "mean": SideBySide("mean"),
+    "sum": SideBySide("sum"),
 }
 
 
@@ -125,7 +125,7 @@ def logify(fun: Callable) -> Callable[..., tuple[Any, Logs]]:
         1.5
     """
     _log.check_function("logify.logify", fun)
-    logified = ft.partial(spool_into, _logs, Collect(apart=True))
+    logified = ft.partial(spool_into, _logs, Collect(side_by_side=True))
     return transformed(fun, logified, "logify.logify")
 
 
@@ -136,6 +136,6 @@ def _logs(entries: dict[str, Any]) -> Logs:
 def _nested(entries: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     nested: dict[str, dict[str, Any]] = {}
     for key, value in entries.items():
-        name, reduction = separated(key)
+        name, reduction = split_entry_key(key)
         nested.setdefault(name, {})[reduction] = value
     return nested

@@ -47,7 +47,7 @@ class Carried:
         batch: Sizes of the axes that `vmap` put in front of all arrays.
         outer: How many of these are from outside of the `shard_map` around.
         path: The branches of vmapped `cond`s around it.
-        sure: Whether `valid` says nothing but which examples took `path`.
+        exact: Whether `valid` says nothing but which examples took `path`.
     """
 
     valid: Any = None
@@ -55,11 +55,11 @@ class Carried:
     batch: tuple[int, ...] = ()
     outer: int = 0
     path: tuple[Branch, ...] = ()
-    sure: bool = True
+    exact: bool = True
 
     # The attributes that hold arrays, and all others.
     arrays: ClassVar[tuple[str, ...]] = ("valid", "anchors")
-    static: ClassVar[tuple[str, ...]] = ("batch", "outer", "path", "sure")
+    static: ClassVar[tuple[str, ...]] = ("batch", "outer", "path", "exact")
 
     def tree_flatten(self) -> tuple[list, tuple]:
         children = [getattr(self, name) for name in self.arrays]
@@ -106,10 +106,11 @@ class Record(Carried):
         values = dict(zip(self.keys, self.values, strict=True))
         return self.replace(keys=keys, values=tuple(values[key] for key in keys))
 
-    def located(self, coordinates: Mapping[str, Any]) -> "Record":
-        """Return the record with more steps, which are the same for all examples."""
+    def with_default_steps(self, steps: Mapping[str, Any]) -> "Record":
+        """Return the record with more steps, the same for all examples. Its own win."""
         more = {
-            name: jnp.broadcast_to(index, self.batch) for name, index in coordinates.items()
+            name: jnp.broadcast_to(step, (*self.batch, *jnp.shape(step)))
+            for name, step in steps.items()
         }
         return self.replace(steps={**more, **self.steps})
 
@@ -124,7 +125,7 @@ class Record(Carried):
             outer=self.outer,
             tags=self.tags,
             path=self.path,
-            sure=self.sure,
+            exact=self.exact,
             where=where,
         )
 

@@ -51,8 +51,8 @@ def flat_rows(rows: Mapping[str, Rows]) -> dict[str, FlatRows]:
 
 
 def _flat_rows(key: str, rows: Rows) -> FlatRows:
-    # (*lead, [time,] *batch, ...) -> (rows, *examples, ...)
-    first = rows.map(lambda x: np.moveaxis(x, rows.lead, 0) if rows.time else x[None])
+    # (*leading, [time,] *batch, ...) -> (rows, *examples, ...)
+    first = rows.map(lambda x: np.moveaxis(x, rows.leading, 0) if rows.time else x[None])
     return FlatRows(
         arrays=dict(leaves(key, first)),
         steps=first.steps,
@@ -65,5 +65,5 @@ def _flat_rows(key: str, rows: Rows) -> FlatRows:
 
 def sizes(rows: Rows) -> tuple[int, ...]:
     """Return the sizes of all batch axes, those in front of time first."""
-    front = np.shape(jax.tree.leaves(rows.value)[0])[: rows.lead]
+    front = np.shape(jax.tree.leaves(rows.value)[0])[: rows.leading]
     return (*front, *rows.batch)

@@ -40,7 +40,7 @@ def join(key: str, first: Rows, second: Rows) -> Rows:
                 '`(a + b).reduce("mean")`, `(a + b).slice[::k]`.'
             )
     concatenated = ft.partial(_concatenate, key)
-    for _ in range(first.lead):
+    for _ in range(first.leading):
         concatenated = jax.vmap(concatenated)
     return concatenated(*(rows.map(jnp.asarray) for rows in (first, second)))
 
@@ -64,21 +64,21 @@ def compact(key: str, rows: Rows) -> Rows | None:
         return None
     if rows.time:
         # The rows of each example that exist, in order, before those that do not.
-        order = np.argsort(~valid, axis=rows.lead, kind="stable")
-        length = valid.sum(axis=rows.lead).max()
-        rows = _take(rows.map(lambda x: _reorder(x, order, rows.lead)), slice(length))
+        order = np.argsort(~valid, axis=rows.leading, kind="stable")
+        length = valid.sum(axis=rows.leading).max()
+        rows = _take(rows.map(lambda x: _reorder(x, order, rows.leading)), slice(length))
         valid = np.asarray(rows.valid)
     return rows.replace(valid=None) if valid.all() else rows
 
 
 def _take(rows: Rows, index: slice) -> Rows:
     if rows.time:
-        # (*lead, time, ...)
-        axes = (slice(None),) * rows.lead + (index,)
+        # (*leading, time, ...)
+        axes = (slice(None),) * rows.leading + (index,)
         return rows.map(lambda x: x[axes])
     if len(range(1)[index]) == 1:
         return rows
-    single = rows.map(lambda x: jnp.expand_dims(x, rows.lead), time=True)
+    single = rows.map(lambda x: jnp.expand_dims(x, rows.leading), time=True)
     return _take(single, index)
 
 

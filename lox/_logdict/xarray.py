@@ -143,4 +143,4 @@ def _equal(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _dims(rows: Rows, names: tuple[str, ...], time: str) -> tuple[str, ...]:
-    return (*names[: rows.lead], *([time] if rows.time else []), *names[rows.lead :])
+    return (*names[: rows.leading], *([time] if rows.time else []), *names[rows.leading :])

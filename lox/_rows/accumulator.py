@@ -109,7 +109,7 @@ def reduced(keys: Sequence[str], rows: Rows, reduction: Reduction) -> Accumulato
         batch=rows.batch,
         outer=rows.outer,
         tags=rows.tags,
-        paths=(rows.path,) if rows.sure else (),
+        paths=(rows.path,) if rows.exact else (),
         where=rows.where,
     )
     if rows.valid is None:

@@ -203,7 +203,7 @@ def grouped_rows(rows: Mapping[str, Rows]) -> dict[Keys, Rows]:
         ids = tuple(id(x) if jax.tree.leaves(x) else None for x in own.arrays())
         # Nothing tells that keys without any of these have the same rows.
         alone = key if ids == (None,) * len(ids) else ""
-        form = own.replace(ndim=own.lead).form()
+        form = own.replace(ndim=own.leading).form()
         together.setdefault((alone, ids, form), []).append(key)
     groups: dict[Keys, Rows] = {}
     for keys in map(tuple, together.values()):
@@ -247,7 +247,7 @@ def _select(entry: Entry, group: Keys, keys: Keys) -> Entry:
 
 def _row_ndim(rows: Rows, value: Any) -> int:
     """Return the rank that a row has in the first array of a value."""
-    return jnp.ndim(jax.tree.leaves(value)[0]) - rows.lead - rows.time
+    return jnp.ndim(jax.tree.leaves(value)[0]) - rows.leading - rows.time
 
 
 def _checked(keys: Keys, entries: list[Entry]) -> list[Entry]:

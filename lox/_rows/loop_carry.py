@@ -105,7 +105,7 @@ class Gathering:
             kept = ordered(ring, row, capacity)
             if length is None:
                 bound = capacity * self.every
-                kept = kept.replace(count=ring[2], sure=False, bound=bound)
+                kept = kept.replace(count=ring[2], exact=False, bound=bound)
             else:
                 count = None if row.count is None else ring[2]
                 kept = kept.replace(count=count, bound=row.bound * length)

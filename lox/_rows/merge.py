@@ -80,7 +80,7 @@ def _common_rows(key: str, parts: Sequence[Rows], is_complete: bool) -> Rows:
     target = common(key, parts)
     bounds = {part.bound for part in parts} | (set() if is_complete else {0})
     if len(bounds) > 1:
-        target = target.replace(valid=mask_over(target), sure=False)
+        target = target.replace(valid=mask_over(target), exact=False)
     return target
 
 
@@ -104,15 +104,15 @@ def _fold(key: str, parts: Sequence[Rows], depth: int) -> Rows:
     prefix = parts[0].path[:depth]
     target = _common_rows(key, list(by_index.values()), None not in branches)
     long = [b for b in branches if b is not None and b.bound == target.bound]
-    sure = len(long) == count and all(
-        branch.sure and len(branch.path) == depth + 1 for branch in long
+    exact = len(long) == count and all(
+        branch.exact and len(branch.path) == depth + 1 for branch in long
     )
-    target = target.replace(valid=mask_over(target), path=prefix, sure=sure)
+    target = target.replace(valid=mask_over(target), path=prefix, exact=exact)
     rows = conform(None, target)
     for branch in branches:
         if branch is not None:
             rows = _select(conform(branch, target), rows)
-    complete = sure and not prefix and not rows.altered
+    complete = exact and not prefix and not rows.altered
     return rows.replace(valid=None) if complete else rows
 
 
@@ -149,7 +149,7 @@ def _select(rows: Rows, otherwise: Rows) -> Rows:
     return both.replace(valid=rows.valid | otherwise.valid, count=count)
 
 
-def without_ghosts(rows: Rows) -> Rows:
+def zero_masked_rows(rows: Rows) -> Rows:
     """Zeros where an example did not take the branch that these rows are from."""
     if not rows.path:
         return rows

@@ -32,7 +32,7 @@ def _reduce(key: str, rows: Rows, reduction: Reduction | None) -> Rows:
     rows = rows.map(_strong, count=None)
     for leaf in jax.tree.leaves(rows.value):
         _check(key, leaf.dtype, reduction)
-    return _over_lead(rows, key, reduction)
+    return _over_leading(rows, key, reduction)
 
 
 def _strong(x: Any) -> jax.Array:
@@ -51,9 +51,9 @@ def _check(key: str, dtype: Any, reduction: Reduction) -> None:
 
 # Jitted, or each call would compile its loop anew.
 @ft.partial(jax.jit, static_argnames=("key", "reduction"))
-def _over_lead(rows: Rows, key: str, reduction: Reduction) -> Rows:
+def _over_leading(rows: Rows, key: str, reduction: Reduction) -> Rows:
     fun = ft.partial(_over_time, key, reduction)
-    for _ in range(rows.lead):
+    for _ in range(rows.leading):
         fun = jax.vmap(fun)
     return fun(rows)
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lox._rows.side_by_side import Apart
+from lox._rows.side_by_side import SideBySide
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ def reduction_named(given: Any) -> Reduction | None:
     """The reduction that `given` asks for. None: keep every row."""
     if given is None or isinstance(given, Reduction):
         return given
-    if isinstance(given, Apart):
+    if isinstance(given, SideBySide):
         return _named[given.name]
     if isinstance(given, str) and given in _named:
         return _named[given]

@@ -64,7 +64,7 @@ class Rows:
         outer: How many of these are from outside of the `shard_map` around.
         tags: The tags of the key.
         path: The branches of vmapped `cond`s around these rows.
-        sure: Whether each example that takes the path logs all of these rows.
+        exact: Whether each example that takes the path logs all of these rows.
         altered: Whether these are not the rows as logged: "reduced" or "thinned" ones.
         bound: The number of rows that are logged at most; of "thinned" ones, before.
         where: The line that logged the first of them.
@@ -81,13 +81,13 @@ class Rows:
     outer: int = static(default=0)
     tags: tuple[str, ...] = static(default=())
     path: tuple[Branch, ...] = static(default=())
-    sure: bool = static(default=True)
+    exact: bool = static(default=True)
     altered: str = static(default="")
     bound: int = static(default=1)
     where: Where = static(default=Where())
 
     @property
-    def lead(self) -> int:
+    def leading(self) -> int:
         """The number of axes in front, which came after the rows were collected."""
         return jnp.ndim(jax.tree.leaves(self.value)[0]) - self.ndim - self.time
 
@@ -96,7 +96,7 @@ class Rows:
         """The number of rows. Not `len()`: it may be symbolic."""
         if not self.time:
             return 1
-        return jnp.shape(jax.tree.leaves(self.value)[0])[self.lead]
+        return jnp.shape(jax.tree.leaves(self.value)[0])[self.leading]
 
     def arrays(self) -> tuple:
         """All that is an array, but for the value."""
@@ -109,9 +109,9 @@ class Rows:
     def replace(self, **changes: Any) -> "Rows":
         return dataclasses.replace(self, **changes)
 
-    def at(self, steps: dict[str, Any]) -> "Rows":
+    def with_steps(self, steps: dict[str, Any]) -> "Rows":
         """The same with steps for all rows, in place of those with their names."""
-        axes = self.lead + self.time + len(self.batch)
+        axes = self.leading + self.time + len(self.batch)
         shape = jnp.shape(jax.tree.leaves(self.value)[0])[:axes]
 
         def wide(step):
@@ -200,7 +200,7 @@ def common(key: str, parts: Sequence[Rows], time: bool = False) -> Rows:
         outer=widest.outer,
         tags=tuple(dict.fromkeys(tag for part in parts for tag in part.tags)),
         path=path,
-        sure=all(part.sure and len(part.path) == len(path) for part in parts),
+        exact=all(part.exact and len(part.path) == len(path) for part in parts),
         altered=first.altered,
         bound=max(part.bound for part in parts),
         where=first.where,

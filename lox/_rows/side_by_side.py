@@ -14,7 +14,7 @@ RESERVED = "\0"
 
 
 @dataclasses.dataclass(frozen=True)
-class Apart:
+class SideBySide:
     """A reduction, by its name, that stands beside others of the same key."""
 
     name: str
@@ -24,7 +24,7 @@ class _Key(str):
     """A key and the name of its reduction; messages show the key alone."""
 
     def __repr__(self) -> str:
-        return repr(separated(self)[0])
+        return repr(split_entry_key(self)[0])
 
 
 def entry_key(key: str, reduce: Any) -> str:
@@ -35,15 +35,15 @@ def entry_key(key: str, reduce: Any) -> str:
     return _Key(key + RESERVED + name)
 
 
-def separated(key: str) -> tuple[str, str]:
+def split_entry_key(key: str) -> tuple[str, str]:
     """The key as it was logged, and the name of a reduction that stands apart."""
     own, _, name = key.partition(RESERVED)
     return own, name
 
 
-def told_apart(entries: Mapping[str, Any]) -> dict[str, Any]:
+def name_entries(entries: Mapping[str, Any]) -> dict[str, Any]:
     """The entries by key, those that share it with others as `key/reduction`."""
-    each = {key: separated(key) for key in entries}
+    each = {key: split_entry_key(key) for key in entries}
     shared = collections.Counter(own for own, _ in each.values())
     named: dict[str, Any] = {}
     for key, (own, reduction) in each.items():

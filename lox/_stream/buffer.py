@@ -52,7 +52,7 @@ class RowForm:
 
         row = common(key, [rows.replace(count=None)], time=True).map(one)
         leaves, tree = jax.tree.flatten(
-            row.replace(valid=mask_over(row), path=(), sure=False)
+            row.replace(valid=mask_over(row), path=(), exact=False)
         )
         return cls(tree, tuple(leaves))
 

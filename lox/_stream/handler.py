@@ -172,7 +172,7 @@ def _delivery(logs: Collected, run: Any, batch_axes: tuple[int, ...]) -> Deliver
     n = len(batch_axes)
     groups = {
         keys: without_keys(
-            rows.replace(path=(), outer=0, sure=True, bound=1, count=None, where=Where())
+            rows.replace(path=(), outer=0, exact=True, bound=1, count=None, where=Where())
         )
         for keys, rows in logs.rows.items()
     }

@@ -163,7 +163,7 @@ class Listener:
 def _with_process(logs: logdict) -> logdict:
     number = np.array(jax.process_index())
     rows = logs.rows().items()
-    return logdict.of({key: own.at({"process": number}) for key, own in rows})
+    return logdict.of({key: own.with_steps({"process": number}) for key, own in rows})
 
 
 def _identified(callback: Callable) -> Callable:

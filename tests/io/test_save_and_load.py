@@ -32,7 +32,7 @@ def assert_same_bits(loaded, saved):
 
 def assert_saved(loaded, logs):
     """All that was really logged, and nothing else, in the place where it was."""
-    before = {key: own for key, own in logs.rows().items() if own.lead or own.batch}
+    before = {key: own for key, own in logs.rows().items() if own.leading or own.batch}
     before = {key: before.get(key, own) for key, own in logs.compact().rows().items()}
     after = loaded.rows()
     assert [key for key in logs if key in after] == list(after)
@@ -42,7 +42,7 @@ def assert_saved(loaded, logs):
         assert_same_bits(its.value, own.value)
         dtypes = [x.dtype for x in jax.tree.leaves(own.value)]
         assert [x.dtype for x in jax.tree.leaves(its.value)] == dtypes
-        for name in ("tags", "time", "batch", "ndim", "lead", "length"):
+        for name in ("tags", "time", "batch", "ndim", "leading", "length"):
             assert getattr(its, name) == getattr(own, name), name
         assert_same_bits(its.valid, own.valid)
         for name, step in own.steps.items():
