@@ -233,6 +233,13 @@ def settle() -> None:
         logger.check(at_end=has_ended)
 
 
+def flush_writers(is_wanted: Callable[[Writer], bool]) -> None:
+    """Have the loggers of some writers write and flush all that reached the host."""
+    for logger in list(_active):
+        if any(is_wanted(back_end.writer) for back_end in logger.back_ends):
+            logger._worker.run(logger._worker.flush)
+
+
 def finish_all() -> None:
     """End all runs. For the end of the process."""
     for logger in list(_active):

@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+from lox._io.flush_first import flush_first
 from lox._io.save import words_of
 from lox.loggers.base import BaseLogger
 from lox_host.run_key import run_key
@@ -39,6 +40,7 @@ def export(path: str | os.PathLike, to: BaseLogger | Writer, *, key: Any = None)
     else:
         writers = [_check_writer(to)]
     words = None if key is None else run_key(words_of(key).tolist())
+    flush_first(path)
     # All of it is read before anything is written: it may be written to the same store.
     recordings = []
     for reader in open_store(path):
