@@ -69,7 +69,7 @@ def log(
 def relog(record: Record) -> None:
     """Log a record once more, where the program is now."""
     state = _context.state()
-    if state == "captured":
+    if state in ("captured", "searched"):
         bind(log_p, [record])
     elif state == "printed":
         keys = tuple(key for key in record.keys if key not in record.delivered)

@@ -263,6 +263,33 @@ def records_of_grad(p: Program) -> list[Record]:
     return run(jax.grad(total_of(p.truth)), p.x)[1]
 
 
+@ft.cache
+def records_in_grad(p: Program) -> list[Record]:
+    """What of its own it logs in the forward pass of a gradient.
+
+    There a derivative rule runs in place of its function.
+    """
+    return _in_forward_pass(p.truth, p.x, records(p))
+
+
+@ft.cache
+def records_of_each_in_grad(p: Program) -> list[Record]:
+    """The same for each of its examples."""
+    return _in_forward_pass(lambda xs: jax.vmap(p.truth)(xs), p.xs, records_of_each(p))
+
+
+def _in_forward_pass(fun: Callable, x: jax.Array, own: list[Record]) -> list[Record]:
+    def loss(x):
+        out = fun(x)
+        lox.log({"the end": 0})
+        return total(out)
+
+    _, found = run(jax.grad(loss), x)
+    before = it.takewhile(lambda record: "the end" not in record.data, found)
+    of_its_own = [record.only(set(by_key(own))) for record in before]
+    return [record for record in of_its_own if record.data]
+
+
 @way(PROGRAMS)
 def result(p: Program):
     """What it returns."""
