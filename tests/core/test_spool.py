@@ -17,7 +17,6 @@ import logify
 import lox
 
 
-
 def f(x):
     lox.log({"x": x}, tags="input")
     lox.log({"y": 2 * x, "z": 3 * x}, tags=["output", "metric"])
@@ -636,7 +635,7 @@ def test_a_ref_among_the_arguments_is_updated(transform, capsys):
 
 
 def test_results_come_back_as_the_function_returns_them():
-    """What depends on no argument is a constant of the program, but an array for the user."""
+    """What depends on no argument is a constant of the program, not yet a `jax.Array`."""
     outer = jnp.arange(3.0)
 
     def fun(x):
