@@ -88,7 +88,8 @@ class Record(Carried):
         keys: The keys, in the order they were logged.
         tags: The tags of all keys.
         reduce: The reduction that the call of `log` asks for.
-        delivered: The keys that have been collected already: they need not be printed.
+        passed_on: Whether a transformation with a filter has passed it on: who filters has
+            chosen, so it is not printed any more.
     """
 
     values: tuple[Any, ...]
@@ -96,10 +97,10 @@ class Record(Carried):
     keys: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     reduce: Any = None
-    delivered: tuple[str, ...] = ()
+    passed_on: bool = False
 
     arrays = ("values", "steps", *Carried.arrays)
-    static = ("keys", "tags", *Carried.static, "reduce", "delivered")
+    static = ("keys", "tags", *Carried.static, "reduce", "passed_on")
 
     def only(self, keys: tuple[str, ...]) -> "Record":
         """Return the record with only some of its keys."""

@@ -696,6 +696,10 @@ def test_an_interval_or_capacity_below_1_is_an_error(option):
     for number in (0, -1):
         with raises(ValueError, option, "at least 1", str(number)):
             lox.spool(two_keys, **{option: number})
+    for number in (2.0, "2", True):
+        with raises(TypeError, f"`{option}` must be a whole number, not {number!r}"):
+            lox.spool(two_keys, **{option: number})
+    lox.spool(two_keys, **{option: np.int32(2)})(XS)
 
 
 def test_rows_of_two_shapes_are_an_error_also_where_they_are_reduced():
