@@ -295,7 +295,7 @@ class logdict(dict[str, Any]):
         rows = self.rows()
         values = [own.value for own in rows.values()]
         meta, owners = share([own.arrays() for own in rows.values()])
-        forms = tuple(own.form() for own in rows.values())
+        forms = tuple(own.static_fields() for own in rows.values())
         return [*values, meta], (tuple(rows), forms, owners)
 
     def tree_flatten_with_keys(self) -> tuple[list, tuple]:

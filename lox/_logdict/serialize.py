@@ -18,7 +18,7 @@ def serialize(form: tuple) -> bytes:
 
 def deserialize(text: bytes) -> tuple:
     keys, fields, *owners = json.loads(text)
-    forms = [Rows(None, {}, **_tuples(own)).form() for own in fields]
+    forms = [Rows(None, {}, **_tuples(own)).static_fields() for own in fields]
     # Programs that were exported before keys shared their steps say nothing of owners.
     shared = tuple(map(tuple, owners[0])) if owners else nothing_shared(len(keys))
     return tuple(keys), tuple(forms), shared

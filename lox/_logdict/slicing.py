@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from lox._rows.rows import Rows, concatenate
+from lox._rows.merge import concatenate
+from lox._rows.rows import Rows
 
 L = TypeVar("L")
 
@@ -45,8 +46,10 @@ def join(key: str, first: Rows, second: Rows) -> Rows:
     return concatenated(*(rows.map(jnp.asarray) for rows in (first, second)))
 
 
-def _concatenate(key: str, first: Rows, second: Rows) -> Rows:
-    return concatenate(key, [first, second]).replace(bound=1)
+def _concatenate(key: str, *parts: Rows) -> Rows:
+    of_keys = [rows.replace(value=(rows.value,)) for rows in parts]
+    joined = concatenate((key,), of_keys)
+    return joined.replace(value=joined.value[0], bound=1)
 
 
 def compact(key: str, rows: Rows) -> Rows | None:

@@ -33,11 +33,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from lox._rows.accumulator import Accumulator, check_same as check_same_accumulator
-from lox._rows.merge import Entry, alternatives, fitted, merge
-from lox._rows.rows import Rows, check_same
+from lox._rows.accumulator import Accumulator, Entry
+from lox._rows.align import align
+from lox._rows.merge import alternatives, merge
+from lox._rows.rows import Rows
+from lox._rows.types import Keys
 
-Keys = tuple[str, ...]
 Groups = Mapping[Keys, Entry]
 
 
@@ -107,7 +108,7 @@ class Collected:
         if len(parts) == 1:
             return parts[0]
         groups = {
-            keys: merge(keys[0], _checked(keys, [entry for _, entry in found]))
+            keys: merge(keys, [entry for _, entry in found])
             for keys, found in _in_common(parts)
         }
         return cls(groups, _order(parts), ft.reduce(Threaded.then, _states(parts)))
@@ -117,9 +118,8 @@ class Collected:
         """Return the form in which exactly one of `parts` leaves a `cond`."""
         groups = {}
         for keys, found in _in_common(parts):
-            _checked(keys, [entry for _, entry in found])
             logged = dict(found)
-            groups[keys] = alternatives(keys[0], [logged.get(i) for i in range(len(parts))])
+            groups[keys] = alternatives(keys, [logged.get(i) for i in range(len(parts))])
         return cls(groups, _order(parts), ft.reduce(Threaded.then, _states(parts)))
 
     def fitted(self, form: "Collected", given: Threaded) -> "Collected":
@@ -127,7 +127,10 @@ class Collected:
 
         `given` is the state before: what has not been touched is handed on.
         """
-        groups = {k: fitted(self.get(k), target) for k, target in form.groups.items()}
+        groups = {
+            keys: align(self.get(keys), of_keys)  # pyright: ignore[reportArgumentType]
+            for keys, of_keys in form.groups.items()
+        }
         threaded = given.then(self.threaded).limited_to(form.threaded)
         return Collected(groups, form.order, threaded)
 
@@ -170,7 +173,7 @@ class Collected:
         entries = self.groups.values()
         values = [entry.value for entry in entries]
         arrays = [entry.arrays() for entry in entries]
-        forms = tuple(entry.form() for entry in entries)
+        forms = tuple(entry.static_fields() for entry in entries)
         return (values, arrays, self.threaded), _Form(tuple(self.groups), forms, self.order)
 
     @classmethod
@@ -203,7 +206,7 @@ def grouped_rows(rows: Mapping[str, Rows]) -> dict[Keys, Rows]:
         ids = tuple(id(x) if jax.tree.leaves(x) else None for x in own.arrays())
         # Nothing tells that keys without any of these have the same rows.
         alone = key if ids == (None,) * len(ids) else ""
-        form = own.replace(ndim=own.leading).form()
+        form = own.replace(ndim=own.leading).static_fields()
         together.setdefault((alone, ids, form), []).append(key)
     groups: dict[Keys, Rows] = {}
     for keys in map(tuple, together.values()):
@@ -248,37 +251,6 @@ def _select(entry: Entry, group: Keys, keys: Keys) -> Entry:
 def _row_ndim(rows: Rows, value: Any) -> int:
     """Return the rank that a row has in the first array of a value."""
     return jnp.ndim(jax.tree.leaves(value)[0]) - rows.leading - rows.time
-
-
-def _checked(keys: Keys, entries: list[Entry]) -> list[Entry]:
-    """Raise if the values of a key differ in form, with the name of the key."""
-    first, *others = entries
-    for other in others:
-        if type(other) is not type(first) or _value_form(other) == _value_form(first):
-            continue
-        for key in keys:
-            one, two = (_of_key(_select(e, keys, (key,))) for e in (first, other))
-            if isinstance(one, Rows) and isinstance(two, Rows):
-                check_same(key, one, two)
-            elif isinstance(one, Accumulator) and isinstance(two, Accumulator):
-                check_same_accumulator(key, one, two)
-    return entries
-
-
-def _of_key(entry: Entry) -> Entry:
-    """Return an entry of one key with its value itself, for messages."""
-    if isinstance(entry, Rows):
-        return entry.replace(value=entry.value[0])
-    treedef, forms = entry.row
-    return entry.replace(row=(treedef.children()[0], forms))
-
-
-def _value_form(entry: Entry) -> Any:
-    if isinstance(entry, Accumulator):
-        return entry.reduction, entry.row
-    n = entry.time + len(entry.batch)
-    leaves, treedef = jax.tree.flatten(entry.value)
-    return treedef, [(jnp.shape(x)[n:], x.dtype) for x in leaves]
 
 
 def _order(parts: Sequence[Collected]) -> Keys:

@@ -21,8 +21,8 @@ from lox._core.rules.loops import collecting
 from lox._core.rules.table import rule_for
 from lox._core.staging import Program, Staged, split, stage_once
 from lox._jax import sharding, tracing
+from lox._rows.align import per_example
 from lox._rows.collected import Collected, Threaded, signature
-from lox._rows.rows import per_example
 
 
 @rule_for("custom_jvp_call")
@@ -256,7 +256,10 @@ def _logs_of(
 
 def _per_example(size: int, logs: Collected) -> Collected:
     """Return logs with an axis of examples in front of all arrays."""
-    groups = {keys: per_example(entry, size) for keys, entry in logs.groups.items()}
+    groups = {
+        keys: per_example(entry, size)  # pyright: ignore[reportArgumentType]
+        for keys, entry in logs.groups.items()
+    }
     token = logs.threaded.token
     if token is not None:
         token = jnp.broadcast_to(token, (size, *token.shape))
