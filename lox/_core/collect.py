@@ -64,7 +64,7 @@ class Collect(Handler):
         outward = [key for key in record.keys if self.keep or key not in mine]
         if outward and self.outward:
             relog(record.only(tuple(outward)).replace(delivered=(*record.delivered, *mine)))
-        located = record.located(self.coordinates)
+        located = record.with_default_steps(self.coordinates)
         groups: dict[Keys, Entry] = {}
         offsets: dict[str, Any] = {}
         for keys in self._together(mine, record):

@@ -51,13 +51,13 @@ def log(
         ({'x': 1.0}, 0)
     """
     values = _checked(data, prefix)
-    _check_steps(steps)
+    checked_steps = steps_of(steps)
     reduction_named(reduce)
     state = _context.state()
     if values and state != "silent":
         record = Record(
             values=tuple(_strong(f"The value of {k!r}", v) for k, v in values.items()),
-            steps={k: _strong(f"The step {k!r}", v) for k, v in steps.items()},
+            steps=checked_steps,
             keys=tuple(values),
             tags=names_in(tags, "tags"),
             reduce=reduce,
@@ -74,7 +74,7 @@ def relog(record: Record) -> None:
     elif state == "printed":
         keys = tuple(key for key in record.keys if key not in record.delivered)
         if keys:
-            _print(record.only(keys).located(sharding.coordinates()))
+            _print(record.only(keys).with_default_steps(sharding.coordinates()))
 
 
 def print_with(fun: Callable[[Record], None]) -> None:
@@ -131,16 +131,16 @@ def loggable(logs: Mapping[str, Any], steps: Mapping[str, Any] = {}) -> logdict:
             f'`{{"loss": loss}}`, not {_kind(logs)}.'
         )
     values = _checked(logs, "")
-    _check_steps(steps)
+    same = steps_of(steps)
     given = logs if isinstance(logs, logdict) else logdict(values)
     arrays = jax.tree.map(lambda x: x if is_array(x) else _strong("A value", x), given)
     if not steps:
         return arrays
-    same = {name: _strong(f"The step {name!r}", step) for name, step in steps.items()}
     return logdict.of({key: rows.with_steps(same) for key, rows in arrays.rows().items()})
 
 
-def _check_steps(steps: Mapping[str, Any]) -> None:
+def steps_of(steps: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the steps as arrays, or raise if one has a bad name or is not a number."""
     for name, step in steps.items():
         if name.startswith("_") or hasattr(logdict, name):
             raise ValueError(
@@ -151,6 +151,7 @@ def _check_steps(steps: Mapping[str, Any]) -> None:
             raise TypeError(
                 f"The step {name!r} is {_kind(step)}, but steps are numbers or arrays."
             )
+    return {name: _strong(f"The step {name!r}", step) for name, step in steps.items()}
 
 
 def names_in(given: str | Iterable[str], what: str) -> tuple[str, ...]:

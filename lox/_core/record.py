@@ -106,10 +106,11 @@ class Record(Carried):
         values = dict(zip(self.keys, self.values, strict=True))
         return self.replace(keys=keys, values=tuple(values[key] for key in keys))
 
-    def located(self, coordinates: Mapping[str, Any]) -> "Record":
-        """Return the record with more steps, which are the same for all examples."""
+    def with_default_steps(self, steps: Mapping[str, Any]) -> "Record":
+        """Return the record with more steps, the same for all examples. Its own win."""
         more = {
-            name: jnp.broadcast_to(index, self.batch) for name, index in coordinates.items()
+            name: jnp.broadcast_to(step, (*self.batch, *jnp.shape(step)))
+            for name, step in steps.items()
         }
         return self.replace(steps={**more, **self.steps})
 
@@ -235,7 +236,12 @@ def bind(
     tokens: Sequence[Any] = (),
     **params: Any,
 ) -> list:
-    """Let a primitive carry records; `form` holds all of them but the arrays."""
+    """Let a primitive carry records; `form` holds all of them but the arrays.
+
+    A callback may refuse what it would be called with, by its method `check_steps`.
+    """
+    if hasattr(params.get("callback"), "check_steps"):
+        params["callback"].check_steps(records)
     leaves, form = jax.tree.flatten(tuple(records))
     # The hash of `form` does not tell keys apart, and JAX caches by the parameters.
     keys = tuple(key for record in records for key in record.keys)

@@ -10,7 +10,7 @@ as `Reduction.combine` is associative:
     after the program          finish                            mean 2.0
 
 There is no time axis: its arrays are what `lift` makes of the arrays of a row, one for each
-example of a batch, and the last row's steps.
+example of a batch, and the steps of one of the rows.
 
     value    a list with (*batch, ...) arrays for each array of a row
     steps    (*batch, ...)
@@ -46,9 +46,9 @@ class Accumulator:
 
     Attributes:
         value: What the reduction made of each array of the rows.
-        steps: The steps of the last row.
+        steps: The steps of the last row, or of the first: the reduction says which.
         valid: Whether there was any row. None: there was.
-        masks: For steps that only some rows have, whether the last row has them.
+        masks: For steps that only some rows have, whether that row has them.
         row: The form of a row.
         reduction: What is done with the rows.
         batch: The sizes of the batch axes.
@@ -158,13 +158,15 @@ def empty(form: Accumulator) -> Accumulator:
 
 
 def add(earlier: Accumulator, later: Accumulator) -> Accumulator:
-    """Combine two accumulators of the same form; the steps are those of the later rows."""
+    """Combine two accumulators of the same form."""
     join = _over_batch(earlier.reduction.combine, len(earlier.batch))
     value = [join(x, y) for x, y in zip(earlier.value, later.value, strict=True)]
-    if earlier.valid is None or later.valid is None:
-        return later.replace(value=value)  # every example has a later row
+    takes_last_steps = earlier.reduction.steps == "last"
+    if earlier.valid is None or later.valid is None:  # by their form, both are or none is
+        return (later if takes_last_steps else earlier).replace(value=value)
+    takes_later = later.valid if takes_last_steps else later.valid & ~earlier.valid
     steps, masks = where_valid(
-        later.valid, (later.steps, later.masks), (earlier.steps, earlier.masks)
+        takes_later, (later.steps, later.masks), (earlier.steps, earlier.masks)
     )
     valid = earlier.valid | later.valid
     return earlier.replace(value=value, steps=steps, masks=masks, valid=valid)

@@ -277,7 +277,8 @@ def _cast(entry: E, form: E) -> E:
     steps = {name: cast(step, form.steps[name]) for name, step in entry.steps.items()}
     value = jax.tree.map(cast, entry.value, form.value)
     if isinstance(form, Accumulator) and form.row != entry.row and entry.valid is not None:
-        # The least of no rows is the largest int32, which is not the largest float32.
+        # What is neutral among the smaller dtype need not be among the larger: the minimum
+        # of no int32 may be the largest int32, and there are larger floats.
         value = where_valid(entry.valid, value, empty(form).value)
     return entry.replace(value=value, steps=steps)
 

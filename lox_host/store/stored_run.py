@@ -1,4 +1,4 @@
-"""`lox.runs`: what is in a store. No JAX."""
+"""What is in a store, for `lox.runs` and the command line. No JAX."""
 
 import dataclasses
 import datetime
@@ -46,17 +46,7 @@ class StoredRun:
 
 @retry_if_stale
 def runs(path: Path) -> list[StoredRun]:
-    """List the runs in a store, each session of them, the oldest first.
-
-    Args:
-        path: The folder of the store.
-
-    Example:
-        >>> lox.save(lox.logdict({"loss": 0.5}), "results")
-        >>> [run] = lox.runs("results")
-        >>> run.name, run.rows, run.keys
-        ('saved', 1, ('loss',))
-    """
+    """List the runs in a store, each session of them, the oldest first."""
     return [run for reader in open_store(path) for run in stored_runs(reader).values()]
 
 

@@ -13,6 +13,7 @@ import pytest
 from jax import export
 from jax.sharding import NamedSharding, PartitionSpec
 
+import logify
 import lox
 
 
@@ -631,3 +632,26 @@ def test_a_ref_among_the_arguments_is_updated(transform, capsys):
         if transform is lox.spool:
             assert out[1]["total"].tolist() == [1.0, 2.0, 4.0, 7.0]
     lox.barrier()
+
+
+def test_results_come_back_as_the_function_returns_them():
+    """A constant of the program is an array for the user, too."""
+    outer = jnp.arange(3.0)
+
+    def fun(x):
+        lox.log({"x": x})
+        arrays = jnp.ones(()), jnp.arange(3), jnp.array([1, 2]), outer, outer + 1
+        numbers = [jnp.asarray(number) for number in (x, 1.0, 3, True, 1j, np.int8(2))]
+        return arrays, numbers, jnp.sin(x), jax.random.key(0), x, 1.0, np.ones(2), None, "s"
+
+    def kinds(tree):
+        kind = lambda x: (type(x), getattr(x, "dtype", None), getattr(x, "weak_type", None))  # noqa: E731
+        return jax.tree.map(kind, tree)
+
+    with lox.silent():
+        expected = kinds(fun(1.0))
+    for _ in range(2):
+        assert kinds(lox.spool(fun)(1.0)[0]) == expected
+        assert kinds(lox.tap(fun, lambda logs: None)(1.0)) == expected
+        assert kinds(lox.progress(fun)(1.0)) == expected
+        assert kinds(logify.logify(fun)(1.0)[0]) == expected

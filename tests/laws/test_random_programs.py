@@ -92,6 +92,7 @@ def check(program: Node, xs: jax.Array, seed: int) -> None:
     one = ft.cache(lambda: truth(noted, x))
     each = ft.cache(lambda: truth(lambda xs: jax.vmap(noted)(xs), xs))
     slope = ft.cache(lambda: truth(gradient(noted), x))
+    slopes = ft.cache(lambda: truth(lambda xs: gradient(jax.vmap(noted))(xs), xs))
 
     def natural(key):
         return counts[key].most == 1 and not counts[key].looped
@@ -121,6 +122,9 @@ def check(program: Node, xs: jax.Array, seed: int) -> None:
     def spool_of_grad():
         agree(jax.jit(lox.spool(gradient(fun)))(x), slope())
 
+    def spool_of_grad_of_vmap():
+        agree(jax.jit(lox.spool(gradient(jax.vmap(fun))))(xs), slopes())
+
     def grad_of_spool():
         found, (out, logs) = jax.jit(jax.grad(spooled_total(fun), has_aux=True))(x)
         agree((out, logs), one())
@@ -139,9 +143,9 @@ def check(program: Node, xs: jax.Array, seed: int) -> None:
 
     ways = [
         *(spool_of_jit, spool_of_vmap, spool_of_grad, tap, tap_of_grad),
-        *(jit_of_spool, vmap_of_spool, grad_of_spool, grad_of_tap),
+        *(jit_of_spool, vmap_of_spool, grad_of_spool, grad_of_tap, spool_of_grad_of_vmap),
     ]
-    for way in ways if "LOX_FUZZ" in os.environ else thin(ways, 9, seed):
+    for way in ways if "LOX_FUZZ" in os.environ else thin(ways, len(ways), seed):
         way()
 
 

@@ -174,7 +174,20 @@ def test_reduced_rows_are_promoted(fun):
                 np.testing.assert_allclose(logs[name], expected, rtol=1e-6, err_msg=name)
 
 
-def test_a_branch_without_rows_has_no_say_in_a_promoted_minimum():
+def least(dtype):
+    return np.iinfo(dtype).max if jnp.issubdtype(dtype, jnp.integer) else np.inf
+
+
+MINIMUM = lox.Reduction(
+    empty=lambda row: jnp.full(row.shape, least(row.dtype), row.dtype),
+    lift=lambda row: row,
+    combine=jnp.minimum,
+    finish=lambda smallest: smallest,
+)
+
+
+@pytest.mark.parametrize("reduce", ["min", MINIMUM], ids=["min", "own"])
+def test_a_branch_without_rows_has_no_say_in_a_promoted_minimum(reduce):
     """The neutral element of int32 is no neutral element of float32."""
 
     def fun(x):
@@ -183,7 +196,7 @@ def test_a_branch_without_rows_has_no_say_in_a_promoted_minimum():
 
     for wrap in (lambda f: f, jax.vmap):
         x = jnp.array([-0.5, -1.5]) if wrap is jax.vmap else jnp.float32(-0.5)
-        _, logs = lox.spool(wrap(fun), reduce="min")(x)
+        _, logs = lox.spool(wrap(fun), reduce=reduce)(x)
         np.testing.assert_array_equal(logs["x"], np.asarray(x) + np.float32(2e10))
 
 

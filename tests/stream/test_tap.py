@@ -28,6 +28,7 @@ from support.selection import thin
 from support.truth import (
     assert_trees_close,
     by_key,
+    raises,
     records,
     records_of_each,
     records_of_grad,
@@ -295,6 +296,34 @@ def test_examples_come_in_order_with_their_index():
         [0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]
     ]  # fmt: skip
     assert [logs.steps for logs in found if "one" in logs] == [{}]
+
+
+def test_a_step_of_the_user_that_is_called_example_is_an_error_under_vmap(capsys):
+    def fun(x, y):
+        jax.lax.cond(x > 0, lambda: show(x, y), lambda: None)
+
+    def show(x, y):
+        lox.log({"x": x, "y": y}, example=7)
+
+    calls, xs = [], jnp.arange(2.0)
+    tapped = jax.vmap(lox.tap(fun, calls.append), (0, None))
+    for of_all in (tapped, jax.jit(tapped)):
+        with raises(ValueError, "'x', 'y'", "step called 'example'", r"tap\(jax.vmap"):
+            of_all(xs, 1)
+    assert not calls
+    lox.tap(fun, calls.append)(1.0, 1)
+    lox.tap(jax.vmap(fun, (0, None)), calls.append)(xs, 1)
+    assert [logs.steps["example"]["x"].tolist() for logs in calls] == [7, [7, 7]]
+    jax.jit(jax.vmap(fun, (0, None)))(xs, 1)
+    lox.barrier()
+    lox.tap(jax.vmap(fun, (0, None)))(xs, 1)
+    line = "{'x': [1.0], 'y': [1]} example=[7] index=[1]\n"
+    assert capsys.readouterr().out == 2 * line
+
+
+def test_a_step_of_the_user_that_is_called_process_is_an_error():
+    with raises(ValueError, "'x'", "step called 'process'", "process=True"):
+        lox.tap(lambda: lox.log({"x": 1}, process=7), print, process=True)()
 
 
 def test_examples_that_do_not_log_are_not_called():

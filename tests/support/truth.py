@@ -35,6 +35,17 @@ class Record:
         )
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Lanes:
+    """Which example of each `vmap` a derivative rule was called for."""
+
+    lanes: tuple[tuple[int, int], ...] = dataclasses.field(metadata={"static": True})
+
+
+CustomVjp = jax.custom_vjp
+
+
 class Recorder:
     """Stands in for `lox`, and for what JAX cannot do eagerly, example by example."""
 
@@ -116,6 +127,27 @@ class Recorder:
 
         return looped
 
+    def custom_vjp(self, fun, **options):
+        """A function whose backward rule knows which examples it runs for."""
+
+        class Ruled(CustomVjp):
+            def defvjp(ruled, forward, backward, **options):
+                def run_forward(*args):
+                    out, residuals = forward(*args)
+                    return out, (Lanes(tuple(self.lanes)), residuals)
+
+                def run_backward(*args):
+                    *static, (lanes, residuals), cotangents = args
+                    around, self.lanes = self.lanes, list(lanes.lanes)
+                    try:
+                        return backward(*static, residuals, cotangents)
+                    finally:
+                        self.lanes = around
+
+                super().defvjp(run_forward, run_backward, **options)
+
+        return Ruled(fun, **options)
+
     def map(self, fun, xs, *, batch_size=None):
         if batch_size is None:
             return jax.lax.scan(lambda _, x: ((), fun(x)), (), xs)[1]
@@ -134,6 +166,7 @@ def run(fun: Callable, *args: Any) -> tuple[Any, list[Record]]:
             (lox, "nolog", recorder.quiet),
             (lox, "silent", recorder.silent),
             (jax, "vmap", recorder.vmap),
+            (jax, "custom_vjp", recorder.custom_vjp),
             (jax.lax, "map", recorder.map),
             (jax, "eval_shape", recorder.quiet(jax.eval_shape)),
             # A checkpointed block would log again when it is computed again.

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
-from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.extend.core import ClosedJaxpr
 
+from lox._core.analysis import function_of, is_differentiable
 from lox._core.handler import Forward
 from lox._core.interpreter import Interpreter
 from lox._core.rules.loops import collecting
@@ -39,8 +40,8 @@ def _custom_jvp(interpreter, eqn, *args):
 
         def original(args, tangents):
             inputs = [args[i] for i in live]
-            outs, tangents = jax.jvp(_original(eqn, args, live), inputs, tangents)
-            return outs, [t for t in tangents if _is_differentiable(t)]
+            outs, tangents = jax.jvp(function_of(eqn, args, live), inputs, tangents)
+            return outs, [t for t in tangents if is_differentiable(t)]
 
         def itself(interpreter, args, tangents) -> Staged:
             return interpreter.stage(call, *args)
@@ -48,7 +49,7 @@ def _custom_jvp(interpreter, eqn, *args):
         given = [tangents[1 + i] for i in live]
         (outs, moving), logs = _settle(interpreter, original, itself, args, given)
         moving = iter(moving)
-        out_tangents = [next(moving) if _is_differentiable(x) else _zero(x) for x in outs]
+        out_tangents = [next(moving) if is_differentiable(x) else _zero(x) for x in outs]
         return (outs, logs), (out_tangents, jax.tree.map(_zero, logs))
 
     fun.defjvp(jvp, symbolic_zeros=True)
@@ -67,22 +68,24 @@ def _custom_vjp(interpreter, eqn, *args):
         interpreter = jax.tree.map(
             lambda x: x.value, interpreter, is_leaf=lambda x: hasattr(x, "perturbed")
         )
-        perturbed = _live(args, lambda x: x.perturbed and _is_differentiable(x.value))
+        perturbed = _live(args, lambda x: x.perturbed and is_differentiable(x.value))
         values = [x.value for x in args]
 
         def original(args):
-            return jax.vjp(_original(eqn, args, perturbed), *[args[i] for i in perturbed])
+            return jax.vjp(function_of(eqn, args, perturbed), *[args[i] for i in perturbed])
 
         def itself(interpreter, args) -> Staged:
             return interpreter.stage(call, *args)
 
         (outs, pullback), logs = _settle(interpreter, original, itself, values)
-        return (outs, logs), _Residual(pullback, perturbed)
+        in_rules = interpreter.with_handler(interpreter.handler.in_backward_rules())
+        return (outs, logs), _Residual(pullback, in_rules, perturbed)
 
     def backward(residual, cotangents):
         cts = [_zero(ct.aval) if type(ct) is SymbolicZero else ct for ct in cotangents[0]]
         # A rule may run a program that it traced in the forward pass, with records in it.
-        given = iter(_forwarded(lambda: residual.pullback(cts))())
+        traced = residual.interpreter.trace(residual.pullback, cts)
+        given = iter(traced.output(residual.interpreter(traced.jaxpr, *traced.args)[0]))
         return None, *(
             next(given) if i in residual.live else None for i in range(len(args))
         )
@@ -194,9 +197,16 @@ def _custom_root(interpreter, eqn, *args):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Residual:
-    """What a rebuilt `custom_vjp` keeps: the pullback, and of which arguments it is."""
+    """What a rebuilt `custom_vjp` keeps for the backward pass.
+
+    Attributes:
+        pullback: The backward rule.
+        interpreter: Evaluates what it logs.
+        live: The arguments whose cotangents it returns.
+    """
 
     pullback: Any
+    interpreter: Interpreter
     live: tuple[int, ...] = dataclasses.field(metadata={"static": True})
 
 
@@ -283,28 +293,12 @@ def _forwarded(fun: Callable) -> Callable:
     return called
 
 
-def _original(eqn: JaxprEqn, args: Sequence[Any], live: Sequence[int]) -> Callable:
-    """The equation as it was, as a function of its live arguments."""
-
-    def fun(*values):
-        merged = list(args)
-        for i, value in zip(live, values, strict=True):
-            merged[i] = value
-        return tracing.bind(eqn, *merged)
-
-    return fun
-
-
 def _live(xs: Sequence[Any], is_live: Callable[[Any], bool]) -> tuple[int, ...]:
     return tuple(i for i, x in enumerate(xs) if is_live(x))
 
 
-def _is_differentiable(x: Any) -> bool:
-    return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
-
-
 def _zero(x: Any) -> Any:
     """A tangent or cotangent of `x` that is zero."""
-    if _is_differentiable(x):
+    if is_differentiable(x):
         return sharding.make_varying(jnp.zeros(x.shape, x.dtype), sharding.varying_axes(x))
     return np.zeros(x.shape, jax.dtypes.float0)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
+from lox._core.analysis import may_hold_records
 from lox._core.handler import Mask
 from lox._core.interpreter import Interpreter, without_records
 from lox._core.record import holds_records
@@ -27,7 +28,7 @@ from lox._rows.rows import Branch, static
 @patches.implements("cond under vmap")
 def _batched_cond(original: Callable, axis, args, dims, *, branches, **params):
     index, *operands = args
-    if dims[0] is None or not holds_records(*branches):
+    if dims[0] is None or not any(map(may_hold_records, branches)):
         return original(axis, args, dims, branches=branches, **params)
     aval, number = tracing.unbatched_aval(index, axis.size, dims[0]), _number_of(branches)
 

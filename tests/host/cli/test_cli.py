@@ -161,7 +161,7 @@ def test_how_a_session_stands(tmp_path, monkeypatch, capsys):
     assert " 5:00 " in said(capsys, "ls", str(tmp_path))
     # Sessions of earlier versions do not say when they ended.
     journal.write_bytes(
-        encode([{"run": decode(journal.read_bytes())[0][0]["run"]}, {"end": True}])
+        encode([*decode(journal.read_bytes()).entries[:2], {"n": 2, "end": True}])
     )
     os.utime(journal, (0, run.start + 61))
     assert " 1:01 " in said(capsys, "ls", str(tmp_path))
