@@ -107,7 +107,7 @@ def jaxprs_in(params: Any) -> Iterator[Jaxpr]:
     elif isinstance(params, tuple | list):
         for value in params:
             yield from jaxprs_in(value)
-    elif isinstance(params, JaxprEqn) or hasattr(params, "expand"):
+    elif hasattr(params, "expand"):  # a primitive of hijax with parameters of its own
         yield from jaxprs_in(params.params)
 
 

@@ -93,6 +93,7 @@ class Accumulator:
     def only(self, chosen: Sequence[int]) -> "Accumulator":
         """Return the accumulator of some of its keys, given by their positions."""
         treedef, leaves = self.row
+        # The arrays of a row are flat, (a.x, a.y, b) for keys a and b: cut them by key.
         trees = treedef.children()
 
         def of_chosen(leaves: Sequence[Any]) -> list:
@@ -140,11 +141,13 @@ def reduced(keys: Sequence[str], rows: Rows, reduction: Reduction) -> Accumulato
     )
     if rows.valid is None:
         return one
+    # See the invariant: examples that did not log this row have none.
     return one.replace(value=where_valid(rows.valid, one.value, empty(one).value))
 
 
 def empty(form: Accumulator) -> Accumulator:
     """Return the accumulator of no row at all, in this form."""
+    # A reduction sees single rows, without batch axes: no rows look the same everywhere.
     rows = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in form.row[1]]
     value = jax.tree.map(
         lambda x: jnp.broadcast_to(x, form.batch + x.shape),
@@ -179,6 +182,7 @@ def finished(total: Accumulator) -> Rows:
     values = []
     for accumulated, leaf in zip(total.value, leaves, strict=True):
         value, dtype = finish(accumulated), total.reduction.result(leaf.dtype)
+        # The mean of bfloat16 is accumulated in float32, and is a bfloat16 again.
         is_right = dtype is None or value.dtype == dtype
         values.append(value if is_right else value.astype(dtype))
     is_certain = total.valid is None or covers(total.paths)

@@ -62,6 +62,7 @@ def common_form(keys: Keys, entries: Sequence[E], *, time: bool = False) -> E:
     has_time = time or any(entry.time for entry in entries)
     length = (max(entry.length for entry in entries),) if has_time else ()
     axes = length, widest.batch
+    # A step that any entry has is there, and one that only some have gets a mask.
     steps = {}
     for name in dict.fromkeys(name for entry in entries for name in entry.steps):
         having = [entry for entry in entries if name in entry.steps]
@@ -78,7 +79,7 @@ def common_form(keys: Keys, entries: Sequence[E], *, time: bool = False) -> E:
         outer=widest.outer,
         tags=tuple(dict.fromkeys(tag for entry in entries for tag in entry.tags)),
     )
-    # What only one of the two kinds has.
+    # The value, and what only one of the two kinds has.
     special = _of_rows if isinstance(form, Rows) else _of_accumulators
     return form.replace(**special(entries, widest, axes))  # pyright: ignore[reportArgumentType]
 
@@ -91,6 +92,8 @@ def _of_rows(entries: Sequence[Rows], widest: Rows, axes: FrontAxes) -> dict[str
         return _abstract(xs[0], first, axes, promoted(x.dtype for x in xs))
 
     is_counted = any(entry.count is not None for entry in entries)
+    # Only the branches around all of them are around the whole. Rows of a deeper branch are
+    # not logged by every example that gets here.
     path = tuple(b for b in first.path if all(b in entry.path for entry in entries))
     return {
         "value": jax.tree.map(common, *(entry.value for entry in entries)),
@@ -132,6 +135,7 @@ def _abstract(
     ([time,] *entry.batch, ...) -> ([length,] *batch, ...)
     """
     length, batch = axes
+    # Axes that JAX has sharded stay sharded, those that are new are on all devices.
     n = entry.time + len(entry.batch)
     is_whole = entry.batch == batch
     same = [i + entry.time if is_whole else None for i in range(len(batch))]
@@ -157,6 +161,7 @@ def align(entry: E | None, form: E, length: int | None = None) -> E:
     if entry is None:
         return nothing(form, length)
     entry = _cast(repeated(entry, form.batch), form)
+    # Rows are counted before there are any that only fill up the length.
     count = {}
     if isinstance(entry, Rows) and isinstance(form, Rows) and form.count is not None:
         count = {"count": counted(entry)}
@@ -166,6 +171,7 @@ def align(entry: E | None, form: E, length: int | None = None) -> E:
     def fill(x: jax.Array, value: bool | int) -> jax.Array:
         return jnp.full(_resized(x, form, entry.length), value, x.dtype)
 
+    # Whatever the entry lacks is filled in. It has all of its rows, and its own steps.
     valid = entry.valid
     if form.valid is not None and valid is None:
         valid = fill(form.valid, True)
@@ -186,6 +192,7 @@ def align(entry: E | None, form: E, length: int | None = None) -> E:
     )
     if aligned.length == length:
         return aligned
+    # (rows, ...) -> (length, ...)
     missing = nothing(form, length - aligned.length)
     both = [rows.replace(count=None) for rows in (aligned, missing)]
     padded = jax.tree.map(lambda *xs: lax.concatenate(xs, 0), *both)
@@ -201,6 +208,7 @@ def nothing(form: E, length: int) -> E:
         return sharding.shard_like(jnp.zeros(_resized(x, form, length), x.dtype), x)
 
     rows = form.map(zeros)
+    # `valid` says already that there is no row.
     masks = jax.tree.map(jnp.ones_like, rows.masks)
     count = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), form.count)
     return rows.replace(masks=masks, count=count)
@@ -217,6 +225,7 @@ def repeated(entry: E, batch: Shape) -> E:
     """Repeat an entry along the batch axes that it lacks."""
     if entry.batch == batch:
         return entry
+    # For `entry.batch` (3,) and `batch` (2, 3): axis 1 is present, axis 0 is missing.
     present = embedding(entry.batch, batch) or ()
     missing = [i for i in range(len(batch)) if i not in present]
 
@@ -290,6 +299,7 @@ def _check_same(keys: Keys, first: Entry, other: Entry) -> None:
     """Raise if two entries cannot be brought into one form, with the name of the key."""
     if isinstance(first, Accumulator) and isinstance(other, Accumulator):
         _check_reduction(keys[0], first, other)
+    # The same rows, but for their dtypes: nearly always, and quick to see.
     if first.row != other.row:
         rows = [entry.row[0].unflatten(entry.row[1]) for entry in (first, other)]
         for key, one, two in zip(keys, *rows, strict=True):

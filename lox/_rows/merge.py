@@ -50,6 +50,7 @@ def merge(keys: Keys, entries: Sequence[Entry]) -> Entry:
     kept, reduced = _by_kind(keys, entries)
     if reduced:
         return combine(keys, reduced)
+    # What has been masked last is at the end of a path, and that may be the outer `cond`.
     conds = collections.Counter(branch.cond for rows in kept for branch in rows.path)
 
     def outermost_first(branch: Branch) -> int:
@@ -78,6 +79,7 @@ def alternatives(keys: Keys, entries: Sequence[Entry | None]) -> Entry:
 
 def concatenate(keys: Keys, parts: Sequence[Rows]) -> Rows:
     """Join rows in time."""
+    # Most rows have the same form, and are joined as they are.
     bound = sum(part.bound for part in parts)
     if len({_signature(part) for part in parts}) > 1:
         form = common_form(keys, parts, time=True)
@@ -96,6 +98,7 @@ def concatenate(keys: Keys, parts: Sequence[Rows]) -> Rows:
 
 def combine(keys: Keys, parts: Sequence[Accumulator]) -> Accumulator:
     """Reduce earlier and later rows together."""
+    # A row that surely exists makes the whole exist, whatever the masks of others say.
     form = common_form(keys, parts)
     total = ft.reduce(add, [align(part, form) for part in parts])
     return total.replace(
@@ -146,12 +149,14 @@ def _stack(xs: Sequence[AnyArray], axis: int) -> AnyArray:
 def _merge(keys: Keys, parts: Sequence[Rows], depth: int) -> Rows:
     """Join parts that agree in the first `depth` branches of their paths."""
     groups = _by_cond(parts, depth)
+    # Several things one after the other: a `cond`, rows of no `cond`, another `cond`.
     if len(groups) > 1:
         return concatenate(keys, [_fold(keys, group, depth) for group in groups])
     if len(parts) == 1:
         return parts[0]
     if len(parts[0].path) == depth:
         return concatenate(keys, parts)
+    # All of it is in one branch: the others log nothing here, so look inside.
     if len({part.path[depth] for part in parts}) == 1:
         return _merge(keys, parts, depth + 1)
     return _fold(keys, parts, depth)
@@ -191,6 +196,7 @@ def _fold(keys: Keys, parts: Sequence[Rows], depth: int) -> Rows:
         for index, group in it.groupby(parts, lambda part: part.path[depth].index)
     }
     branches = [by_index.get(index) for index in range(count)]
+    # Outside this `cond`, its rows are in the branches that are around it.
     prefix = parts[0].path[:depth]
     form = _common_rows(keys, list(by_index.values()), None not in branches)
     # Every example has all of the rows if each branch logs them for all that take it.
@@ -199,6 +205,7 @@ def _fold(keys: Keys, parts: Sequence[Rows], depth: int) -> Rows:
         branch.exact and len(branch.path) == depth + 1 for branch in longest
     )
     form = masked(form).replace(path=prefix, exact=exact)
+    # No example is in two branches, so in which order they are selected is all the same.
     rows = nothing(form, form.length)
     for branch in branches:
         if branch is not None:
@@ -209,6 +216,7 @@ def _fold(keys: Keys, parts: Sequence[Rows], depth: int) -> Rows:
 
 def _common_rows(keys: Keys, parts: Sequence[Rows], is_complete: bool) -> Rows:
     """Return the form of rows of which exactly one of `parts` exists, or none."""
+    # If one logs fewer rows than another, or none, some of the rows may not exist.
     form = common_form(keys, parts)
     bounds = {part.bound for part in parts} | (set() if is_complete else {0})
     return masked(form).replace(exact=False) if len(bounds) > 1 else form

@@ -136,6 +136,7 @@ class Rows:
     @property
     def row(self) -> RowForm:
         """The form of one row."""
+        # (*leading, [time,] *batch, ...) -> (...)
         n = self.leading + self.time + len(self.batch)
         leaves, treedef = jax.tree.flatten(self.value)
         return treedef, tuple(jax.ShapeDtypeStruct(x.shape[n:], x.dtype) for x in leaves)
@@ -154,6 +155,7 @@ class Rows:
 
     def with_steps(self, steps: dict[str, AnyArray]) -> "Rows":
         """Return the rows with the same steps for all, in place of those of that name."""
+        # (...) -> (*leading, [time,] *batch, ...)
         axes = self.leading + self.time + len(self.batch)
         shape = jnp.shape(jax.tree.leaves(self.value)[0])[:axes]
 
@@ -203,6 +205,7 @@ def without_keys(rows: Rows) -> Rows:
     """Return the rows with typed PRNG keys as their data, which has more axes."""
     if not any(map(_is_key, jax.tree.leaves(rows))):
         return rows  # as it is: keys of one record share it
+    # (...) of keys -> (..., n) of uint32
     data = rows.map(key_data)
     before, after = jax.tree.leaves(rows.value), jax.tree.leaves(data.value)
     more = np.ndim(after[0]) - np.ndim(before[0]) if after else 0
