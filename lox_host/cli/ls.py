@@ -42,7 +42,7 @@ class Line(NamedTuple):
     def label(self) -> str:
         run = self.items[0].run
         if len(self.items) > 1:
-            session = shlex.quote(os.path.join(run.store, run.session))
+            session = shlex.quote(clean(os.path.join(run.store, run.session)))
             return f"{session} ({count(len(self.items), 'run')})"
         return f"  {run.address}" if self.is_inner else run.address
 

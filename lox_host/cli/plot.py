@@ -11,8 +11,8 @@ from lox_host.cli.errors import CLIError, missing_key
 from lox_host.cli.match import is_wanted, matches
 from lox_host.cli.select_runs import SelectedRun, by_session, select_runs
 from lox_host.display.curves import Curve, curves_of
-from lox_host.display.panels import draw_panel, grid
-from lox_host.display.text import count
+from lox_host.display.panels import add_legend, draw_panel, grid, label_axes
+from lox_host.display.text import clean, count
 from lox_host.extras import import_extra
 from lox_host.store import KeyRows, read_key_rows, retry_if_stale
 
@@ -49,7 +49,7 @@ def plot(
     except (OSError, ValueError) as error:
         raise CLIError(f"Cannot write the picture to {out!r}: {error}") from error
     number = count(sum(map(len, runs.values())), "run")
-    print(f"{', '.join(names)} of {number}: {out}")
+    print(clean(f"{', '.join(names)} of {number}: {out}"))
 
 
 def _curves(runs: Sequence[SelectedRun], keys: Sequence[str], x: str | None) -> Curves:
@@ -117,10 +117,9 @@ def _draw(
             has_note = curve.is_batch and not has_legend
             panel = curve.panel(band)._replace(note=note if has_note else "")
             draw_panel(ax, panel, label if has_legend else None)
-            ax.set_xlabel(curve.step)
-        ax.set_ylabel(name)
+            label_axes(ax, curve.step, name)
         if has_legend:
-            ax.legend(frameon=False, fontsize="small")
+            add_legend(ax)
     return figure
 
 

@@ -71,7 +71,7 @@ def _read(runs: Sequence[SelectedRun]) -> Content:
 def _title(runs: Sequence[SelectedRun]) -> str:
     if len(runs) == 1:
         return runs[0].address
-    stores = ", ".join(dict.fromkeys(run.store for run in runs))
+    stores = ", ".join(dict.fromkeys(clean(run.store) for run in runs))
     return f"{count(len(runs), 'run')} in {stores}"
 
 

@@ -27,6 +27,11 @@ To read: `open_store` has a `Reader` for each session, and `Reader.blocks` its r
 Other folders import nothing but the names below.
 """
 
+from lox_host.store.doctor import (
+    SessionReport as SessionReport,
+    examine as examine,
+    repair as repair,
+)
 from lox_host.store.folder import (
     Path as Path,
     begin_session as begin_session,

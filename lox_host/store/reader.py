@@ -178,7 +178,8 @@ class Reader:
     def frame_reader(self) -> FrameReader:
         """Return what reads single frames."""
         entries = self.entries if self.is_whole else None
-        return FrameReader(self.folder, self.layouts, entries)
+        all_runs = np.array(sorted(self._content.saved_keys), np.int64)
+        return FrameReader(self.folder, self.layouts, entries, all_runs)
 
     def blocks(
         self,
@@ -273,6 +274,13 @@ class Reader:
                 if (run, key) in newest:
                     its_values[key] = newest[run, key][1]
         return values
+
+    def lost_rows(self) -> Counter[str]:
+        """Read everything, and return by key how many rows are damaged."""
+        with self.frame_reader() as frames:
+            for frame in it.chain.from_iterable(self.frames.values()):
+                frames.read(frame, self._ids, None)
+            return frames.lost
 
     def row_counts(self) -> dict[str, Counter[int]]:
         """Return by key how many rows each run has."""
