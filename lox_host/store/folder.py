@@ -248,8 +248,11 @@ def _session_name(store: pathlib.Path, process: int, job: str) -> str:
     It is the time, unless the clock has gone back since the newest session began: then it
     is a nanosecond after that.
     """
-    times = [_time_of_name(session.name) for session in _session_folders(store)]
-    now = max([time.time_ns(), *(then + 1 for then in times)])
+    # The names sort by time, but for those that are none.
+    names = sorted((session.name for session in _session_folders(store)), reverse=True)
+    times = (_time_of_name(name) for name in names)
+    newest = next((then for then in times if then >= 0), -1)
+    now = max(time.time_ns(), newest + 1)
     date = time.strftime(_DATE, time.gmtime(now // 10**9))
     return f"{date}-{now % 10**9:09d}-{process}-{job}"
 

@@ -118,7 +118,7 @@ def _extended(columns: dict[Column, str], found: Iterable[Column]) -> dict[Colum
 
 
 def _not_a_formula(name: str) -> str:
-    """Return a name that no spreadsheet computes: with a quote in front, as they have it."""
+    """Return a name that no spreadsheet computes: it has a quote in front."""
     return f"'{name}" if name.startswith(("=", "+", "-", "\t", "\r")) else name
 
 

@@ -87,7 +87,7 @@ def test_only_files_are_opened(tmp_path, name, kind):
         path.symlink_to(copy if kind == "link" else "/dev/zero")
 
     if name == "lox.json":
-        with pytest.raises(FileNotFoundError, match="no file 'lox.json'"):
+        with pytest.raises(FileNotFoundError, match=r"no file 'lox.json'"):
             lox.load(tmp_path / "store")
     elif name == "journal":
         with pytest.warns(UserWarning, match="lost its journal"):
