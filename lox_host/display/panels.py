@@ -28,6 +28,7 @@ class Panel(NamedTuple):
         lines: Thin lines, one for each run or example.
         middle: A line in front of them.
         band: Around it: steps, and from where to where the band reaches.
+        marks: Where lines cease to be finite.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Panel(NamedTuple):
     lines: Sequence[Points] = ()
     middle: Points | None = None
     band: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+    marks: Points | None = None
 
 
 class Picture:
@@ -104,10 +106,11 @@ def _fix_margins(figure: "Figure", ax: "Axes", has_title: bool) -> None:
     )
 
 
-def label_axes(ax: "Axes", step: str, name: str) -> None:
+def label_axes(ax: "Axes", step: str, name: str | None) -> None:
     """Write names at the axes as they are: a dollar in a key begins no formula."""
     ax.set_xlabel(clean(step), parse_math=False)
-    ax.set_ylabel(clean(name), parse_math=False)
+    if name is not None:
+        ax.set_ylabel(clean(name), parse_math=False)
 
 
 def add_legend(ax: "Axes") -> None:
@@ -133,6 +136,9 @@ def draw_panel(ax: "Axes", panel: Panel, label: str | None = None) -> None:
         colour = line.get_color()
     if panel.band is not None:
         ax.fill_between(*panel.band, color=colour, alpha=0.2, linewidth=0)
+    if panel.marks is not None:
+        x = {"linestyle": "none", "marker": "x", "color": "tab:red", "zorder": 4}
+        ax.plot(*panel.marks, **x, label="_not finite")
     ax.set_title(panel.note, loc="right", fontsize="small", color="0.4", parse_math=False)
 
 

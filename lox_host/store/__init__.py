@@ -46,6 +46,7 @@ from lox_host.store.key_rows import (
     read_key_rows as read_key_rows,
 )
 from lox_host.store.reader import (
+    NonFinite as NonFinite,
     Reader as Reader,
     open_session as open_session,
     open_store as open_store,
