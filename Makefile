@@ -98,6 +98,22 @@ docs: $(READY) ## Build the documentation, build/docs/index.html
 	@$(BIN)/sphinx-build -E -W --keep-going -n -q -d build/doctrees docs build/docs
 	@echo build/docs/index.html
 
+.PHONY: package
+package: ## Build the wheel and the sdist, and try each in an empty environment
+	@[ -n "$(PYTHON)" ] || exit 1
+	@rm -rf dist build/package
+	@$(PYTHON) -m venv build/package/tools
+	@build/package/tools/bin/python -m pip install -qq --disable-pip-version-check build twine
+	@build/package/tools/bin/python -m build -q
+	@build/package/tools/bin/twine check --strict dist/*
+	@for file in dist/*; do \
+		rm -rf build/package/empty && mkdir -p build/package/empty/work || exit 1; \
+		$(PYTHON) -m venv build/package/empty/venv || exit 1; \
+		build/package/empty/venv/bin/python -m pip install -qq --disable-pip-version-check $$file || exit 1; \
+		(cd build/package/empty/work && ../venv/bin/python ../../../../tools/smoke.py) || exit 1; \
+		echo "$$file is fine"; \
+	done
+
 .PHONY: clean
 clean: ## Remove the environments and all that was built
 	rm -rf .venv .venv-demo .venv-jax-* .venv-libraries .venv-peer-* build dist .coverage .pytest_cache .ruff_cache

@@ -62,7 +62,7 @@ class Collect(Handler):
         mine = [key for key in record.keys if tagged and self._wants(key, record)]
         outward = [key for key in record.keys if self.keep or key not in mine]
         if outward and self.outward:
-            relog(record.only(tuple(outward)).replace(delivered=(*record.delivered, *mine)))
+            relog(record.only(tuple(outward)).replace(passed_on=True))
         located = record.with_default_steps(self.coordinates)
         groups: dict[Keys, Entry] = {}
         offsets: dict[str, Any] = {}

@@ -88,7 +88,8 @@ class Record(Carried):
         keys: The keys, in the order they were logged.
         tags: The tags of all keys.
         reduce: The reduction that the call of `log` asks for.
-        delivered: The keys that have been collected already: they need not be printed.
+        passed_on: Whether a transformation with a filter has passed it on: who filters has
+            chosen, so it is not printed any more.
     """
 
     values: tuple[Any, ...]
@@ -96,10 +97,10 @@ class Record(Carried):
     keys: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     reduce: Any = None
-    delivered: tuple[str, ...] = ()
+    passed_on: bool = False
 
     arrays = ("values", "steps", *Carried.arrays)
-    static = ("keys", "tags", *Carried.static, "reduce", "delivered")
+    static = ("keys", "tags", *Carried.static, "reduce", "passed_on")
 
     def only(self, keys: tuple[str, ...]) -> "Record":
         """Return the record with only some of its keys."""
@@ -236,7 +237,12 @@ def bind(
     tokens: Sequence[Any] = (),
     **params: Any,
 ) -> list:
-    """Let a primitive carry records; `form` holds all of them but the arrays."""
+    """Let a primitive carry records; `form` holds all of them but the arrays.
+
+    A callback may refuse what it would be called with, by its method `check_steps`.
+    """
+    if hasattr(params.get("callback"), "check_steps"):
+        params["callback"].check_steps(records)
     leaves, form = jax.tree.flatten(tuple(records))
     # The hash of `form` does not tell keys apart, and JAX caches by the parameters.
     keys = tuple(key for record in records for key in record.keys)

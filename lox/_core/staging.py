@@ -11,7 +11,7 @@ from jax.core import Tracer, eval_jaxpr
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from lox._core.record import is_array
-from lox._jax import sharding
+from lox._jax import sharding, tracing
 from lox._jax.equations import close
 
 Program = ClosedJaxpr | Jaxpr
@@ -175,7 +175,7 @@ def trace(fun: Callable, *args: Any, **kwargs: Any) -> Traced:
     others, traced, out_tree = result
 
     def output(values: list) -> Any:
-        each = iter(values)
+        each = map(tracing.returned_array, values, jaxpr.out_avals)
         merged = [next(each) if t else x for t, x in zip(traced, others, strict=True)]
         return jax.tree.unflatten(out_tree, merged)
 

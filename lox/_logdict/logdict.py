@@ -38,13 +38,16 @@ class logdict(dict[str, Any]):
     `log` as a keyword is such an attribute.
 
     Args:
-        data: A mapping from keys to values.
+        data: A mapping from keys to values. Without it, the keywords are the values, as
+            those of a `dict`.
         **steps: For each name of a step, a mapping from keys to steps.
 
     Example:
         >>> logs = lox.logdict({"loss": 0.5}, step={"loss": 3})
         >>> logs, logs.step["loss"]
         ({'loss': 0.5}, 3)
+        >>> lox.logdict(loss=0.5)
+        {'loss': 0.5}
     """
 
     # Most logs that leave a jitted function are asked for their values alone: their rows
@@ -53,8 +56,10 @@ class logdict(dict[str, Any]):
     _make_rows: Callable[[], dict[str, Rows]]
     _parts: tuple[tuple, Any] | None = None
 
-    def __init__(self, data: Any = (), /, **steps: Mapping[str, Any]):
+    def __init__(self, data: Any = None, /, **steps: Any):
         super().__init__()
+        if data is None:
+            data, steps = steps, {}
         self._made_rows = {}
         for key, value in dict(data).items():
             key_steps = {name: step[key] for name, step in steps.items() if key in step}

@@ -28,9 +28,9 @@ class Accumulator:
 
     Attributes:
         value: The accumulator of each array of the value, its axes `*batch, ...`.
-        steps: The steps of the last row.
+        steps: The steps of the last row, or of the first: the reduction says which.
         valid: Whether there was any row, `*batch`. None: surely.
-        masks: For steps that only some rows have, whether the last row has them.
+        masks: For steps that only some rows have, whether that row has them.
         row: A row, as a pytree of abstract arrays without batch axes.
         reduction: What is done with the rows.
         paths: For each record that is surely logged where it stands, the branches of
@@ -222,7 +222,8 @@ def fit(part: Accumulator | None, target: Accumulator) -> Accumulator:
 def _combine(a: Accumulator, b: Accumulator) -> Accumulator:
     join = _over_batch(a.reduction.combine, len(a.batch))
     value = [join(x, y) for x, y in zip(a.value, b.value, strict=True)]
-    steps, masks = _where(b.valid, (b.steps, b.masks), (a.steps, a.masks))
+    later = b.valid if a.reduction.steps == "last" else b.valid & ~a.valid
+    steps, masks = _where(later, (b.steps, b.masks), (a.steps, a.masks))
     return a.replace(value=value, steps=steps, masks=masks, valid=a.valid | b.valid)
 
 
