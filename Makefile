@@ -74,6 +74,10 @@ coverage: $(READY) ## Run the tests and show the lines and branches that they mi
 fuzz: $(READY) ## Compare FUZZ=3000 random programs with their eager runs
 	@LOX_FUZZ=$(FUZZ) $(BIN)/$(PYTEST) tests/laws/test_random_programs.py $(ARGS)
 
+.PHONY: fuzz-store
+fuzz-store: $(READY) ## Damage stores in FUZZ=3000 ways, and read what is left
+	@LOX_FUZZ_STORE=$(FUZZ) $(BIN)/$(PYTEST) -n2 -rP tests/host/store/test_mutations.py $(ARGS)
+
 .PHONY: soak
 soak: $(READY) ## Deliver a million records, and run a loop ten thousand times, in order
 	@LOX_RUNS=10000 $(BIN)/$(PYTEST) -n0 tests/stream/soak.py tests/stream/test_tap.py -k "soak or swap" $(ARGS)

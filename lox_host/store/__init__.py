@@ -27,6 +27,11 @@ To read: `open_store` has a `Reader` for each session, and `Reader.blocks` its r
 Other folders import nothing but the names below.
 """
 
+from lox_host.store.doctor import (
+    SessionReport as SessionReport,
+    examine as examine,
+    repair as repair,
+)
 from lox_host.store.folder import (
     Path as Path,
     begin_session as begin_session,
@@ -41,6 +46,7 @@ from lox_host.store.key_rows import (
     read_key_rows as read_key_rows,
 )
 from lox_host.store.reader import (
+    NonFinite as NonFinite,
     Reader as Reader,
     open_session as open_session,
     open_store as open_store,

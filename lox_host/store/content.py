@@ -104,6 +104,9 @@ def _read_frames(
         groups[frame.group].append(frame)
         if not runs.keys() >= set(frame.runs):
             bad["frames of a run"] += 1
+    for frames in groups.values():
+        # In the order of writing, which lines without numbers may have lost.
+        frames.sort(key=lambda frame: (len(frame.file), frame.file, frame.start))
     return groups, bad
 
 
