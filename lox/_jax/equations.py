@@ -109,6 +109,8 @@ def jaxprs_in(params: Any) -> Iterator[Jaxpr]:
             yield from jaxprs_in(value)
     elif isinstance(params, JaxprEqn) or hasattr(params, "expand"):
         yield from jaxprs_in(params.params)
+    elif isinstance(params, jax.stages.Traced):  # in a primitive of `hijax`
+        yield from jaxprs_in(params.jaxpr)
 
 
 def primitive_name(eqn: JaxprEqn) -> str:
