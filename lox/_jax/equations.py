@@ -113,6 +113,8 @@ def jaxprs_in(params: Any) -> Iterator[Jaxpr]:
             yield from jaxprs_in(value)
     elif hasattr(params, "expand"):  # a primitive of hijax with parameters of its own
         yield from jaxprs_in(params.params)
+    elif isinstance(params, jax.stages.Traced):  # in a primitive of `hijax`
+        yield from jaxprs_in(params.jaxpr)
 
 
 def primitive_name(eqn: JaxprEqn) -> str:

@@ -146,6 +146,13 @@ PATCHES = (
         change="Removes the logs from the second run.",
     ),
     Patch(
+        name="transposed operators",
+        target="jax._src.lax.control_flow.solves:_transpose_one_output",
+        without="JAX transposes the operator of a `custom_linear_solve` (of `gmres` and "
+        "`bicgstab`, too) whether it needs that or not, and fails if the operator logs.",
+        change="Leaves logs out of the transpose.",
+    ),
+    Patch(
         name="custom_vjp in silence",
         target="jax.extend.core.primitives:custom_vjp_call_p.bind",
         without="The backward rule of a function called in `lox.silent()` or `lox.nolog` "
@@ -218,6 +225,7 @@ ADDITIONS = (
             "jax.interpreters.ad:primitive_transposes",
             "jax.interpreters.batching:fancy_primitive_batchers",
             "jax.interpreters.batching:primitive_batchers",
+            "jax.experimental.jet:jet_rules",
             "jax.interpreters.mlir:_lowerings",
             "jax.interpreters.mlir:_platform_specific_lowerings",
         ),

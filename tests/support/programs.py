@@ -1064,6 +1064,34 @@ def custom_linear_solve(x):
     )
 
 
+def two_products(x):
+    diagonal = jnp.array([2.0, 4.0])
+    b = x * jnp.ones(2)
+    return logged("y", diagonal * logged("y", b)) * diagonal
+
+
+@program(grad=False, by_hand=two_products)
+def custom_linear_solve_whose_operator_logs(x):
+    diagonal = jnp.array([2.0, 4.0])
+    return jax.lax.custom_linear_solve(
+        lambda y: diagonal * logged("y", y),
+        x * jnp.ones(2),
+        lambda matvec, b: matvec(matvec(b)),
+        symmetric=True,
+    )
+
+
+@program(grad=False, by_hand=two_products)
+def custom_linear_solve_whose_operator_is_transposed(x):
+    diagonal = jnp.array([2.0, 4.0])
+    return jax.lax.custom_linear_solve(
+        lambda y: diagonal * logged("y", y),
+        x * jnp.ones(2),
+        lambda matvec, b: matvec(matvec(b)),
+        lambda vecmat, b: vecmat(b),
+    )
+
+
 @program(natural="hidden")
 def activations(x):
     return jax.nn.relu(logged("hidden", jax.nn.softplus(jax.nn.silu(x))))

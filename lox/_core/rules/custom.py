@@ -23,8 +23,8 @@ from lox._core.interpreter import Interpreter
 from lox._core.record import listed
 from lox._core.rules.loops import collecting
 from lox._core.rules.table import rule_for
-from lox._core.staging import Program, Staged, split, stage_once, trace
-from lox._jax import sharding, tracing
+from lox._core.staging import Program, Staged, split, stage, stage_once, trace
+from lox._jax import equations, patches, sharding, tracing
 from lox._rows.align import per_example
 from lox._rows.collected import Collected, Threaded, signature
 from lox._rows.side_by_side import split_entry_key
@@ -159,31 +159,43 @@ def _mapped(axes: tuple[int | None, ...], size: int) -> Callable:
 @rule_for("custom_linear_solve")
 def _custom_linear_solve(interpreter, eqn, *args):
     jaxprs, sizes = eqn.params["jaxprs"], eqn.params["const_lengths"]
-    matvec, _, solve, transpose_solve, b = split(args, *sizes)
-    logs_of_solve = interpreter.stage(jaxprs.solve, *solve, *b).shape[1]
+    *consts, b = split(args, *sizes)
+    solve = interpreter.stage(jaxprs.solve, *consts[2], *b)
 
-    def apply_matvec(x):
-        return _forward(jaxprs.matvec, *matvec, *x)
-
-    def apply_solve(_, b):
-        outs, logs = interpreter.stage(jaxprs.solve, *solve, *b).run()
-        return outs[: len(b)], (outs[len(b) :], logs)
-
-    def apply_transpose(_, b):
+    def transpose_solve(*args):
         # What is logged here belongs to whoever is around the derivative.
-        outs = _forward(jaxprs.transpose_solve, *transpose_solve, *b)
-        empty = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), logs_of_solve)
-        return outs[: len(b)], (outs[len(b) :], empty)
+        empty = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), solve.shape[1])
+        return _forward(jaxprs.transpose_solve, *args), empty
 
-    solution: Any = jax.lax.custom_linear_solve(
-        apply_matvec,
-        b,
-        apply_solve,
-        None if jaxprs.transpose_solve is None else apply_transpose,
-        has_aux=True,
-    )
-    x, (aux, logs) = solution
-    return [*x, *aux], logs
+    staged = [
+        stage(ft.partial(_forward, jaxprs.matvec), *consts[0], *b),
+        jaxprs.vecmat and stage(ft.partial(_forward, jaxprs.vecmat), *consts[1], *b),
+        solve,
+        jaxprs.transpose_solve and stage(transpose_solve, *consts[3], *b),
+    ]
+    programs, operands = [], []
+    for part in staged:
+        program = part and equations.constants_as_inputs(part.jaxpr.jaxpr)
+        programs.append(program and equations.close(program))
+        given = [*part.jaxpr.consts, *part.leaves] if part else []
+        operands.append(given[: len(given) - len(b)])
+    params = {
+        "jaxprs": type(jaxprs)(*programs),
+        "const_lengths": type(sizes)(*map(len, operands)),
+    }
+    given = [x for each in operands for x in each]
+    return solve.output(eqn.primitive.bind(*given, *b, **{**eqn.params, **params}))
+
+
+@patches.implements("transposed operators")
+def _transposed_in_silence(original: Callable, operator: Callable, b: Any) -> Callable:
+    """Let the transpose of a linear operator log nothing: its input has no value there."""
+
+    def silent(*args: Any) -> Any:
+        with _context.silent():
+            return operator(*args)
+
+    return original(silent, b)
 
 
 @rule_for("CustomRoot")
@@ -211,6 +223,19 @@ def _custom_root(interpreter, eqn, *args):
     )
     x, (aux, logs) = rebuilt((interpreter, consts), *rest)
     return jax.tree.leaves((x, aux)), logs
+
+
+@rule_for("_RootLinearMap")
+def _root_linear_map(interpreter, eqn, *args):
+    """Go into the derivative of a function whose root is found, as JAX does in the end."""
+    prim = eqn.params["_prim"]
+
+    def expand(*args):
+        return jax.tree.leaves(prim.expand(*jax.tree.unflatten(prim.in_tree, args)))
+
+    traced = interpreter.trace(expand, *args)
+    outs, logs = interpreter(traced.jaxpr, *traced.args)
+    return traced.output(outs), logs
 
 
 @jax.tree_util.register_dataclass
