@@ -59,7 +59,7 @@ def plot(  # noqa: D417
         figure = plt.figure(FigureClass=_figure_class(), layout="constrained")
         panels = grid(figure, len(curves))
     else:
-        panels = _given(axes, len(curves))
+        panels = _user_panels(axes, len(curves))
     for curve, ax in zip(curves, panels, strict=True):
         is_shared = len(curves) > 1 and panels.count(ax) > 1
         draw_panel(ax, curve.panel(band), curve.name if is_shared else None)
@@ -99,19 +99,20 @@ def _curves(
     else:
         names = [keys] if isinstance(keys, str) else list(keys)
         for name in names:
-            _check(rows, name, x)
+            _check_key(rows, name, x)
     curves = [curve for name in names for curve in curves_of(rows[name], x)]
     if curves:
         return curves
     what = "these logs" if keys is None else f"the keys {sorted(names)}"
-    behind = "" if x is None else f" with the step {x!r}"
+    with_step = "" if x is None else f" with the step {x!r}"
     raise ValueError(
         f"There are no curves in {what}: a curve is a real number logged several times"
-        f"{behind}. The keys are {sorted(rows)}."
+        f"{with_step}. The keys are {sorted(rows)}."
     )
 
 
-def _check(rows: Mapping[str, FlatRows], key: str, x: str | None) -> None:
+def _check_key(rows: Mapping[str, FlatRows], key: str, x: str | None) -> None:
+    """Raise if there is no such key, or if it has no such step."""
     if key not in rows:
         raise ValueError(f"There is no key {key!r}. The keys are {sorted(rows)}.")
     steps = scalar_steps(rows[key])
@@ -122,14 +123,15 @@ def _check(rows: Mapping[str, FlatRows], key: str, x: str | None) -> None:
         )
 
 
-def _given(axes: Any, count: int) -> "list[matplotlib.axes.Axes]":
+def _user_panels(axes: Any, count: int) -> "list[matplotlib.axes.Axes]":
     """Return the axes of the user: one for each curve, or a single one for all."""
     if not isinstance(axes, Iterable):
         return [axes] * count
-    given = list(np.ravel(np.asarray(list(axes), dtype=object)))
-    if len(given) != count:
+    # What `plt.subplots` returns is an array of axes, with one row for each row of them.
+    panels = list(np.ravel(np.asarray(list(axes), dtype=object)))
+    if len(panels) != count:
         raise ValueError(
-            f"There are {count} curves, but {len(given)} axes. Give one for each curve, "
+            f"There are {count} curves, but {len(panels)} axes. Give one for each curve, "
             "or a single one for all of them."
         )
-    return given
+    return panels

@@ -417,7 +417,7 @@ def test_rows_of_one_key_must_have_one_shape():
         jax.lax.cond(
             x > 0,
             lambda: lox.log({"x": 1.0}) and None,
-            lambda: lox.log({"x": 1}) and None,
+            lambda: lox.log({"x": np.ones(2, np.int32)}) and None,
         )
 
     def trees(x):
@@ -426,7 +426,7 @@ def test_rows_of_one_key_must_have_one_shape():
 
     def steps(x):
         lox.log({"x": x}, step=1)
-        lox.log({"x": x}, step=1.0)
+        lox.log({"x": x}, step=np.ones(2, np.float32))
 
     place = r"at .*test_spool.py:\d+"
     for fun, message in (
@@ -434,11 +434,11 @@ def test_rows_of_one_key_must_have_one_shape():
             shapes,
             rf"'x' is logged as float32\[\] {place}.* and as float32\[3\] {place}",
         ),
-        (branches, rf"'x' is logged as int32\[\] {place}.* and as float32\[\] {place}"),
+        (branches, rf"'x' is logged as int32\[2\] {place}.* and as float32\[\] {place}"),
         (trees, r"'x' is logged as \{a: float32\[\]\} .* and as \{b: float32\[\]\}"),
         (
             steps,
-            rf"The step 'step' of 'x' is int32\[\] {place}.* and float32\[\] {place}",
+            rf"The step 'step' of 'x' is int32\[\] {place}.* and float32\[2\] {place}",
         ),
     ):
         with pytest.raises(ValueError, match=message):
