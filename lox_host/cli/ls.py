@@ -108,7 +108,7 @@ def _print_nonfinite(out: Screen, items: list[Item]) -> None:
         out.line()
     for item in items[:NOT_FINITE]:
         for key, bad in item.nonfinite.items():
-            text = not_finite(bad.count, bad.step, bad.first)
+            text = not_finite(bad.rows, bad.step, bad.first)
             out.line((f"{item.run.address}: {clean(key)} {text}", "red"))
     if len(items) > NOT_FINITE:
         more = count(len(items) - NOT_FINITE, "more run")
@@ -134,7 +134,7 @@ def _items(where: str) -> list[Item]:
 def _for_programs(item: Item) -> dict[str, Any]:
     bad = {
         key: {
-            "count": found.count,
+            "count": found.rows,
             "first": {found.step: found.first} if found.step else None,
         }
         for key, found in item.nonfinite.items()

@@ -52,7 +52,7 @@ from lox_host.store.reader import (
     open_store as open_store,
     retry_if_stale as retry_if_stale,
 )
-from lox_host.store.save_runs import save_runs as save_runs
+from lox_host.store.saving import save_runs as save_runs
 from lox_host.store.session import Session as Session
 from lox_host.store.stored_run import (
     StoredRun as StoredRun,

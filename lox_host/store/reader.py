@@ -97,7 +97,7 @@ class NonFinite(NamedTuple):
     Rows without steps have the empty name, and their number in the session.
     """
 
-    count: int
+    rows: int
     step: str
     first: float
 
@@ -300,8 +300,8 @@ class Reader:
                 layout = self.layouts[frame.group]
                 keys = [key for key in layout.keys if _may_be_nonfinite(layout, key, frame)]
                 block = frames.read(frame, self._ids, keys) if keys else None
-                for key in keys if block is not None else ():
-                    if key in block.values:
+                if block is not None:
+                    for key in block.values:
                         _count_nonfinite(found, block, key)
         return found
 
@@ -352,7 +352,7 @@ def _count_nonfinite(
     """Add the rows of a key that are not finite, where an example that logged is not."""
     is_bad = np.zeros(len(block), bool)
     for _, array in leaves(block.values[key]):
-        bad = ~np.broadcast_to(is_finite(array), array.shape)
+        bad = ~is_finite(array)
         valid = block.valid.get(key)
         if valid is not None:
             bad = bad & valid.reshape(valid.shape + (1,) * (bad.ndim - valid.ndim))
@@ -363,13 +363,13 @@ def _count_nonfinite(
     runs, firsts, counts = np.unique(
         block.runs[rows], return_index=True, return_counts=True
     )
-    for run, at, count in zip(runs.tolist(), rows[firsts], counts.tolist(), strict=True):
-        first = NonFinite(count, names[0] if names else "", float(np.max(steps[at])))
+    for run, at, number in zip(runs.tolist(), rows[firsts], counts.tolist(), strict=True):
+        first = NonFinite(number, names[0] if names else "", float(np.max(steps[at])))
         before = found.setdefault(run, {}).get(key)
         if before is not None:
-            count += before.count
+            number += before.rows
             first = before if before.first <= first.first else first
-        found[run][key] = first._replace(count=count)
+        found[run][key] = first._replace(rows=number)
 
 
 def _end_of(block: Block, rows: int) -> Block:
