@@ -25,9 +25,9 @@ from lox._stream.emit import emit
 from lox._stream.packet import Packet
 from lox._stream.tap import tapped
 from lox._stream.token import last_token
+from lox_host.guarded_writer import OnError
 from lox_host.host_logger import HostLogger
 from lox_host.process_exit import write_at_sigterm
-from lox_host.write_buffer import OnError
 from lox_host.writer import Writer
 
 
@@ -207,6 +207,10 @@ class Logger(BaseLogger):
         every: How many seconds rows are collected before they are written, for back ends
             that limit the number of calls. `lox.barrier` and `finish` write at once. In a
             `MultiLogger` the shortest counts.
+        patience: How many seconds to wait for a writer that does not return: where there
+            is no more room for rows, in `finish`, and when the process ends. After that you
+            are told which logger it is and how many rows it did not write. A writer that is
+            only slow is waited for.
     """
 
     def __init__(
@@ -217,6 +221,7 @@ class Logger(BaseLogger):
         on_error: OnError = "warn",
         all_processes: bool = False,
         every: float = 0.5,
+        patience: float = 30.0,
     ):
         name = type(self).__name__
         super().__init__(
@@ -227,6 +232,7 @@ class Logger(BaseLogger):
                 on_error=on_error,
                 all_processes=all_processes,
                 every=every,
+                patience=patience,
             )
         )
         write_at_sigterm()

@@ -50,7 +50,7 @@ class Session:
     """
 
     def __init__(self, folder: pathlib.Path):
-        self._folder = folder
+        self.folder = folder
         self._journal = create_file(folder / journal.NAME)
         self._segments = Segments(folder)
         self._groups: dict[Hashable, _Group] = {}
@@ -83,8 +83,8 @@ class Session:
         self._note({"end": round(time.time())})
         self._segments.close()
         os.close(self._journal)
-        compact(self._folder, first=self._segments.count)
-        for path in (*self._folder.iterdir(), self._folder):
+        compact(self.folder, first=self._segments.count)
+        for path in (*self.folder.iterdir(), self.folder):
             sync(path)
 
     def _add(self, block: Block, numbers: np.ndarray) -> None:

@@ -5,6 +5,7 @@ import os
 from lox_host.rows import Batch
 from lox_host.store import Session, begin_session, check_mode
 from lox_host.writer import Run
+from lox_host.writers._files import check_exists
 
 
 class SaveWriter:
@@ -44,6 +45,7 @@ class SaveWriter:
         """Give all rows to the operating system: they outlive the process."""
         if self._session is not None:
             self._session.flush()
+            check_exists(self._session.folder)
 
     def close(self, run: Run) -> None:
         """End a run, and with the last one the session."""

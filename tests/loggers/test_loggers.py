@@ -17,7 +17,6 @@ import pytest
 import lox
 from lox.loggers import Logger, LoggerState, MultiLogger
 from lox_host import write_buffer
-from lox_host.worker import writer_thread
 from support.kept import Kept, assert_kept
 from support.programs import PROGRAMS, Program
 from support.selection import thin
@@ -477,10 +476,9 @@ class Slow(Kept):
 
 
 def test_a_slow_writer_makes_the_program_wait_and_loses_nothing(monkeypatch):
-    monkeypatch.setattr(writer_thread, "max_calls", 10)
     writer = Slow()
     logger = Logger(writer)
-    monkeypatch.setattr(write_buffer, "MAX_ROWS", 20)
+    monkeypatch.setattr(write_buffer, "MAX_ROWS", 10)
     state = logger.init(KEYS[0])
     logger.tap(
         lambda: jax.lax.fori_loop(0, 500, lambda i, c: lox.log({"i": i}) and c, 0), state
@@ -723,7 +721,7 @@ def test_a_run_that_cannot_be_closed_is_named():
     logger = Logger(Stuck())
     state = logger.init(KEYS[0])
     with (
-        pytest.warns(RuntimeWarning, match=f"what the run '{name(KEYS[0])}' logs"),
+        pytest.warns(RuntimeWarning, match=f"What the run '{name(KEYS[0])}' logs"),
         pytest.raises(RuntimeError, match="failed with OSError: cannot close"),
     ):
         logger.finish(state)
