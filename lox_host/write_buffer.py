@@ -160,8 +160,9 @@ class WriteBuffer:
         # What a writer that is down has taken waits there: that must not grow for ever.
         if not self._writer.is_down() or self._writer.unflushed_rows < ROOM * MAX_ROWS:
             self.write()
-        self._writer.flush()
-        if self._writer.is_down():
+        if self._writer.runs:
+            self._writer.flush()
+        if self._writer.runs and self._writer.is_down():
             self._schedule()
 
     def close(self, runs: Sequence[Run]) -> None:

@@ -133,7 +133,10 @@ class BaseLogger:
         return logged
 
     def log(
-        self, state: LoggerState, logs: logdict | Mapping[str, Any], **steps: Any
+        self,
+        state: LoggerState,
+        logs: logdict | Mapping[str, Any] | None = None,
+        **steps: Any,
     ) -> None:
         """Write logs that are already there.
 
@@ -142,7 +145,18 @@ class BaseLogger:
             logs: The logs, or values by key.
             **steps: Any other keyword is a step of all of them, such as `step=i`.
         """
+        if isinstance(state, Mapping):
+            raise TypeError(
+                "`logger.log` takes the run first, which `logger.init(key)` returns: write "
+                "`logger.log(run, logs)`."
+            )
         self._check(state)
+        if logs is None:
+            key = next(iter(steps), "loss")
+            raise TypeError(
+                "`logger.log` got no values: keywords are steps. Write "
+                f'`logger.log(run, {{"{key}": ...}})`.'
+            )
         rows = loggable(logs, steps).rows()
         if rows:
             plain = {key: without_keys(of_key) for key, of_key in rows.items()}
@@ -284,6 +298,11 @@ def _key_words(key: Any) -> jax.Array:
         return jax.lax.bitcast_convert_type(jnp.asarray(given), np.uint32).reshape(-1)
     if is_number:
         return jnp.asarray(given).astype(np.uint32).reshape(1)
+    if isinstance(key, str):
+        raise ValueError(
+            f"`logger.init` takes one PRNG key or number, not the text {key!r}. It is what "
+            "tells runs apart: write `logger.init(jax.random.key(0))` or `logger.init(0)`."
+        )
     is_array = isinstance(key, jax.Array | np.ndarray)
     what = f"{given.dtype}{list(given.shape)}" if is_array else repr(key)
     raise ValueError(

@@ -404,6 +404,17 @@ def test_bad_input():
         Logger(lambda batch: None)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match=r"Logs are a mapping from keys to.*`float`"):
         logger.log(logger.init(KEYS[0]), 1.0)  # pyright: ignore[reportArgumentType]
+    state = logger.init(KEYS[0])
+    with pytest.raises(TypeError, match=r"takes the run first.*`logger\.log\(run, logs\)`"):
+        logger.log({"x": 1.0})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(
+        TypeError, match=r"no values: keywords are steps.*\(run, \{\"x\": \.\.\.\}\)"
+    ):
+        logger.log(state, x=1.0)
+    with pytest.raises(
+        ValueError, match=r"not the text 'myrun'\. It is what tells runs apart"
+    ):
+        logger.init("myrun")
     with pytest.raises(TypeError, match="takes one or more loggers, not Kept"):
         MultiLogger(Kept())  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="takes one or more loggers, not none"):
@@ -864,6 +875,16 @@ def test_one_of_several_loggers_that_is_finished_alone():
     logger.finish(state)
     assert [v["x"] for _, v in first.rows(name(KEYS[0]))] == [1]
     assert [v["x"] for _, v in second.rows(name(KEYS[0]))] == [1, 2]
+
+
+def test_several_loggers_share_a_configuration():
+    first, second = Kept(), Kept()
+    logger = MultiLogger(
+        Logger(first, config={"env": "a", "lr": 1}), Logger(second), config={"lr": 2}
+    )
+    logger.finish(logger.init(KEYS[0]))
+    configs = [writer.opened[0].config for writer in (first, second)]
+    assert configs == [{"env": "a", "lr": 2}, {"lr": 2}]
 
 
 def test_several_loggers_have_the_same():
