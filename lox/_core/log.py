@@ -23,7 +23,7 @@ def _with_one_mapping(log: Callable[P, logdict]) -> Callable[P, logdict]:
 
     @ft.wraps(log)
     def checked(*args: P.args, **kwargs: P.kwargs) -> logdict:
-        if len(args) == 1 or (not args and "data" in kwargs):
+        if len([*args]) == 1 or (not args and "data" in kwargs):
             return log(*args, **kwargs)
         key, given = "loss", ", ".join(_kind(x) for x in args)
         if args and isinstance(args[0], str):
