@@ -2,7 +2,7 @@
 
 import functools as ft
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, ParamSpec
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,31 @@ from lox._logdict.logdict import logdict
 from lox._rows.reductions import Reduction, reduction_named
 from lox._rows.side_by_side import RESERVED
 
+P = ParamSpec("P")
 
+
+def _with_one_mapping(log: Callable[P, logdict]) -> Callable[P, logdict]:
+    """Say what is wrong with `lox.log("loss", loss)` and `lox.log(loss=loss)`."""
+
+    @ft.wraps(log)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> logdict:
+        if len([*args]) == 1 or (not args and "data" in kwargs):
+            return log(*args, **kwargs)
+        key, given = "loss", ", ".join(_kind(x) for x in args)
+        if args and isinstance(args[0], str):
+            key = args[0]
+        elif not args and kwargs:
+            key = next(iter(kwargs))
+            given = f"keywords alone: {key!r} would be a step"
+        raise TypeError(
+            "`lox.log` takes one mapping from keys to values, such as "
+            f'`lox.log({{"{key}": ...}})`, not {given or "nothing"}.'
+        )
+
+    return checked
+
+
+@_with_one_mapping
 def log(
     data: Mapping[str, Any],
     /,

@@ -22,6 +22,7 @@ from lox._stream.default_print import print_logs
 from lox._stream.handler import Tap
 from lox._stream.packet import Packet
 from lox._stream.token import last_token
+from lox_host.interrupts import watch_signals
 
 
 def tap(
@@ -87,6 +88,7 @@ def tap(
         raise TypeError(f"The callback of `lox.tap` is {callback!r}, not a function.")
     check_prefix(prefix)
     callback_thread.start()
+    watch_signals()
     listener = Listener(_identified(callback), prefix, process)
     return awaited(tapped(fun, listener, argnames, tags, interval, batch), listener)
 

@@ -79,6 +79,14 @@ def append(path: Path, text: str) -> None:
         os.close(file)
 
 
+def check_exists(path: str | os.PathLike) -> None:
+    """Raise if a file that is open for writing has been removed: nobody could read it."""
+    if not os.path.exists(path):
+        raise FileNotFoundError(
+            f"`{path}` has been removed while it was written. What was logged is lost."
+        )
+
+
 def encode(text: str) -> bytes:
     """Return UTF-8, whatever a key is made of."""
     return text.encode("utf-8", "backslashreplace")

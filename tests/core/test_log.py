@@ -358,3 +358,13 @@ def test_prints_of_one_program_come_in_order(capsys):
     lox.barrier()
     keys = [line[2:].split("'")[0] for line in capsys.readouterr().out.splitlines()]
     assert keys == [*["before", "after"] * 5, "end"] * 20
+
+
+def test_wrong_arguments_are_explained():
+    mapping = r"`lox\.log` takes one mapping from keys to values, such as "
+    with pytest.raises(TypeError, match=mapping + r'`lox\.log\(\{"loss": .*`str` \(\'loss'):
+        lox.log("loss", 1.0)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    with pytest.raises(TypeError, match=r'`lox\.log\(\{"loss": .*\'loss\' would be a step'):
+        lox.log(loss=1.0)  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError, match=r'`lox\.log\(\{"loss": .*not nothing'):
+        lox.log()  # pyright: ignore[reportCallIssue]
