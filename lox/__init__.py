@@ -3,8 +3,10 @@
 from lox import loggers as loggers, logify as logify, neptune as neptune, wandb as wandb
 from lox._core.context import silent as silent
 from lox._core.log import log as log
+from lox._core.log_grad import log_grad as log_grad
 from lox._core.nolog import nolog as nolog
 from lox._core.spool import spool as spool
+from lox._core.when import nonfinite as nonfinite
 from lox._io.export import export as export
 from lox._io.load import load as load
 from lox._io.save import save as save

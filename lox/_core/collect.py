@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from lox._core.handler import Handler
 from lox._core.log import relog
 from lox._core.record import Record, log_effect
+from lox._core.when import Condition, only_when
 from lox._rows.accumulator import Accumulator, finished, reduced
 from lox._rows.collected import Collected, Keys, Threaded, rows_by_key
 from lox._rows.loop_carry import shortened
@@ -33,6 +34,8 @@ class Collect(Handler):
         apart: Whether every reduction of a key stands apart, not only an `Apart`.
         reduce: The reduction of each key, or of all keys (None). Without one, a record's
             own.
+        when: Which records are collected, by their values. None: all.
+        differentiable: Whether what is collected carries derivatives.
         interval: Every how many rows of a key one is kept.
         capacity: How many rows of a loop of unknown length are kept.
         gathers: Whether a loop has anything to carry.
@@ -47,6 +50,8 @@ class Collect(Handler):
     outward: bool = static(default=True)
     apart: bool = static(default=False)
     reduce: tuple[tuple[str | None, Any], ...] = static(default=())
+    when: Condition | None = static(default=None)
+    differentiable: bool = static(default=False)
     interval: int | None = static(default=None)
     capacity: int | None = static(default=None)
     gathers: bool = static(default=False)
@@ -62,6 +67,8 @@ class Collect(Handler):
         outward = [key for key in record.keys if self.keep or key not in mine]
         if outward and self.outward:
             relog(record.only(tuple(outward)).replace(delivered=(*record.delivered, *mine)))
+        if mine and self.when is not None:
+            record = only_when(self.when, record, where)
         located = record.located(self.coordinates)
         groups: dict[Keys, Entry] = {}
         offsets: dict[str, Any] = {}

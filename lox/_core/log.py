@@ -51,19 +51,28 @@ def log(
         ({'x': 1.0}, 0)
     """
     values = _checked(data, prefix)
-    _check_steps(steps)
+    check_steps(steps)
     reduction_named(reduce)
-    state = _context.state()
-    if values and state != "silent":
-        record = Record(
-            values=tuple(_strong(f"The value of {k!r}", v) for k, v in values.items()),
-            steps={k: _strong(f"The step {k!r}", v) for k, v in steps.items()},
-            keys=tuple(values),
-            tags=names_in(tags, "tags"),
-            reduce=reduce,
-        )
-        relog(record)
+    if values and _context.state() != "silent":
+        relog(record_of(values, tags=tags, reduce=reduce, steps=steps))
     return logdict(values, **{name: dict.fromkeys(values, i) for name, i in steps.items()})
+
+
+def record_of(
+    values: Mapping[str, Any],
+    *,
+    tags: str | Iterable[str],
+    reduce: str | Reduction | None,
+    steps: Mapping[str, Any],
+) -> Record:
+    """Return the record of values and steps that have been checked."""
+    return Record(
+        values=tuple(_strong(f"The value of {k!r}", v) for k, v in values.items()),
+        steps={k: _strong(f"The step {k!r}", v) for k, v in steps.items()},
+        keys=tuple(values),
+        tags=names_in(tags, "tags"),
+        reduce=reduce,
+    )
 
 
 def relog(record: Record) -> None:
@@ -131,7 +140,7 @@ def loggable(logs: Mapping[str, Any], steps: Mapping[str, Any] = {}) -> logdict:
             f'`{{"loss": loss}}`, not {_kind(logs)}.'
         )
     values = _checked(logs, "")
-    _check_steps(steps)
+    check_steps(steps)
     given = logs if isinstance(logs, logdict) else logdict(values)
     arrays = jax.tree.map(lambda x: x if is_array(x) else _strong("A value", x), given)
     if not steps:
@@ -140,7 +149,7 @@ def loggable(logs: Mapping[str, Any], steps: Mapping[str, Any] = {}) -> logdict:
     return logdict.of({key: rows.at(same) for key, rows in arrays.rows().items()})
 
 
-def _check_steps(steps: Mapping[str, Any]) -> None:
+def check_steps(steps: Mapping[str, Any]) -> None:
     for name, step in steps.items():
         if name.startswith("_") or hasattr(logdict, name):
             raise ValueError(

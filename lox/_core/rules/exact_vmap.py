@@ -18,6 +18,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from lox._core.handler import Mask
 from lox._core.interpreter import Interpreter, without_records
+from lox._core.log_grad import holds_log_grads
 from lox._core.record import holds_records
 from lox._core.staging import carry_predicate, split, stage, stage_once
 from lox._jax import patches, tracing
@@ -27,7 +28,7 @@ from lox._rows.rows import Branch, static
 @patches.implements("cond under vmap")
 def _batched_cond(original: Callable, axis, args, dims, *, branches, **params):
     index, *operands = args
-    if dims[0] is None or not holds_records(*branches):
+    if dims[0] is None or not (holds_records(*branches) or holds_log_grads(*branches)):
         return original(axis, args, dims, branches=branches, **params)
     aval, number = tracing.unbatched_aval(index, axis.size, dims[0]), _number_of(branches)
 
