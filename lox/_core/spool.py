@@ -50,8 +50,8 @@ def spool(
         interval: Keep rows 0, k, 2k, ... of each key only.
         reduce: Combine all rows of a key into one value while the program runs, in
             constant memory: `"mean"`, `"sum"`, `"min"`, `"max"`, `"first"`, `"last"`,
-            `"count"`, `"std"`, `"var"`, a `lox.Reduction`, or a mapping from key to one of
-            them. It overrides what the calls of `log` ask for.
+            `"count"`, `"std"`, `"var"`, `"histogram"`, a `lox.Reduction`, or a mapping from
+            key to one of them. It overrides what the calls of `log` ask for.
         prefix: Put before each key.
         capacity: How many rows to keep of a loop of unknown length: the last ones, with
             `logs.valid` for those that exist, and `logs.count` for how many there were.

@@ -241,7 +241,7 @@ def finished(rows: Accumulator) -> Rows:
         steps=rows.steps,
         valid=None if surely else rows.valid,
         masks=rows.masks,
-        ndim=values[0].ndim,
+        ndim=jax.tree.leaves(values)[0].ndim,
         batch=rows.batch,
         tags=rows.tags,
         altered="reduced",
