@@ -25,8 +25,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
+from lox._core.analysis import may_hold_records
 from lox._core.log import relog
-from lox._core.log_grad import holds_log_grads
 from lox._core.record import (
     RECORD_EFFECTS,
     C,
@@ -166,6 +166,13 @@ class Handler:
         """
         return self
 
+    def in_backward_rules(self) -> "Handler":
+        """Return the handler for backward rules, which run when the program is over.
+
+        What they log belongs to the transformations around the derivative.
+        """
+        return Forward()
+
     # How it goes through `vmap` and `shard_map`.
 
     def batched(self, size: int) -> Self:
@@ -259,13 +266,16 @@ class Mask(_Rewrite):
 
     defers = True
 
-    def concerns(self, program: Any) -> bool:
-        # A cotangent is logged later, by those who took this branch in the forward pass.
-        return super().concerns(program) or holds_log_grads(program)
-
     @classmethod
     def of(cls, condition: jax.Array, branch: Branch | None = None) -> "Mask":
         return cls((condition,), (branch,))
+
+    def concerns(self, program: Any) -> bool:
+        # What rules log once the program is differentiated must be masked, too.
+        return may_hold_records(program)
+
+    def in_backward_rules(self) -> "Mask":
+        return self
 
     def following(self, earlier: Handler) -> "Mask":
         assert isinstance(earlier, Mask)
@@ -280,7 +290,7 @@ class Mask(_Rewrite):
             wide = jnp.broadcast_to(jnp.expand_dims(condition, inner), record.batch)
             valid = wide if record.valid is None else record.valid & wide
             if branch is None:
-                record = record.replace(valid=valid, sure=False)
+                record = record.replace(valid=valid, exact=False)
             else:
                 record = record.replace(valid=valid, path=(*record.path, branch))
         return record

@@ -21,26 +21,26 @@ a `jvp`. What flows back there is the cotangent of a tangent, not of `h`: a mark
 primitive has a plain identity as its derivative.
 
 The primitive has no effect. In a program that nobody differentiates it vanishes when it is
-lowered, and it does not keep alive what is not used. That is why it is not seen by looking
-at effects, as records are: the one who has to see it, the mask of a vmapped `cond`, asks
-`holds_log_grads`.
+lowered, and it does not keep alive what is not used. So it is not seen by looking at
+effects, as records are. The mask of a vmapped `cond`, which has to see it, asks
+`may_hold_records`.
 """
 
-import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Jaxpr, JaxprEqn, Primitive
+from jax.extend.core import JaxprEqn, Primitive
 from jax.interpreters import ad, batching, mlir
 
 from lox._core import context
-from lox._core.log import check_steps, record_of, relog
+from lox._core.analysis import LOG_GRAD
+from lox._core.log import names_in, relog, steps_of
 from lox._core.record import Record, listed, with_batch_axis
 from lox._core.rules.table import rule_for
-from lox._jax import equations, tracing
+from lox._jax import tracing
 from lox._rows.collected import Collected
 from lox._rows.reductions import Reduction, reduction_named
 
@@ -86,12 +86,17 @@ def log_grad(
         [1. 1.]
     """
     _check(value, key)
-    check_steps(steps)
     reduction_named(reduce)
+    record = Record(
+        values=(value,),
+        steps=steps_of(steps),
+        keys=(key,),
+        tags=names_in(tags, "tags"),
+        reduce=reduce,
+    )
     if context.state() == "silent":
         return value
-    record = record_of({}, tags=tags, reduce=reduce, steps=steps)
-    leaves = _bind(record.replace(keys=(key,), values=(value,)))
+    leaves = _bind(record)
     return jax.tree.unflatten(jax.tree.structure(value), leaves)
 
 
@@ -122,7 +127,7 @@ def _check(value: Any, key: Any) -> None:
 
 # The primitive ------------------------------------------------------------------------
 
-log_grad_p = Primitive("lox_log_grad")
+log_grad_p = Primitive(LOG_GRAD)
 log_grad_p.multiple_results = True
 
 
@@ -210,29 +215,8 @@ ad.primitive_transposes[log_grad_p] = _transpose
 batching.fancy_primitive_batchers[log_grad_p] = _batch
 
 
-# Masks --------------------------------------------------------------------------------
-
-
-@rule_for("lox_log_grad")
+@rule_for(LOG_GRAD)
 def _rewritten(interpreter: Any, eqn: JaxprEqn, *args: Any) -> tuple[list, Collected]:
     (record,) = jax.tree.unflatten(eqn.params["form"], args)
     rewritten = interpreter.handler.rewrite(record)
     return _bind(rewritten, tangent=eqn.params["tangent"]), Collected()
-
-
-def holds_log_grads(*programs: Any) -> bool:
-    """Return whether a program or an equation logs cotangents when it is transposed."""
-    return any(map(_holds, programs))
-
-
-def _holds(program: Any) -> bool:
-    if isinstance(program, JaxprEqn):
-        inner = equations.jaxprs_in(program.params)
-        return program.primitive is log_grad_p or any(map(_holds, inner))
-    jaxpr = equations.close(program).jaxpr
-    if jaxpr not in _known:
-        _known[jaxpr] = any(map(_holds, jaxpr.eqns))
-    return _known[jaxpr]
-
-
-_known: weakref.WeakKeyDictionary[Jaxpr, bool] = weakref.WeakKeyDictionary()

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from lox._core.record import Record, listed
 from lox._logdict.logdict import logdict
-from lox._rows.rows import Where, describe
+from lox._rows.rows import Where
 
 # From a record of one example to whether it is collected.
 Condition = Callable[[logdict], Any]
@@ -68,7 +68,7 @@ def only_when(condition: Condition, record: Record, where: Where) -> Record:
         holds = jax.vmap(holds)
     keep = holds(record.values, record.steps)
     valid = keep if record.valid is None else record.valid & keep
-    return record.replace(valid=valid, sure=False)
+    return record.replace(valid=valid, exact=False)
 
 
 def _asked(
@@ -87,7 +87,7 @@ def _asked(
         ) from error
     is_scalar = jnp.shape(answer) == () if _is_array_like(answer) else False
     if not is_scalar or jnp.result_type(answer) != jnp.bool_:
-        what = describe(jax.typeof(answer)) if _is_array_like(answer) else repr(answer)
+        what = str(jax.typeof(answer)) if _is_array_like(answer) else repr(answer)
         raise TypeError(
             f"`when` returns {what} for the record of {listed(values)} that is logged at "
             f"{where}, but it must return one boolean: reduce it with `.any()` or "

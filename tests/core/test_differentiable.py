@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 # Logs carry nothing out of custom rules, and the truth nothing out of a derivative.
 LEFT_OUT = (
     *("custom", "activations", "inner_spool", "vjp", "backward", "grad", "linearize"),
-    *("jacfwd", "training", "actor_and_critic"),
+    *("jacfwd", "hessian", "training", "actor_and_critic"),
     "vmap_with_an_unbatched_record",  # which all examples share
 )
 LOGGING = [p for p in PROGRAMS if p.grad and not any(word in p.name for word in LEFT_OUT)]
