@@ -56,7 +56,7 @@ def _carried_by(params: Any, primitives: tuple[Primitive, ...]) -> Iterator[Any]
 def may_hold_records(program: Any) -> bool:
     """Return whether a program or an equation holds records, or will when differentiated.
 
-    The second is so if a function in it has derivative rules that log.
+    The second is so if it calls `log_grad`, or a function whose derivative rules log.
     """
     if holds_records(program):
         return True
@@ -69,7 +69,7 @@ def may_hold_records(program: Any) -> bool:
 
 
 def _rules_log(jaxpr: Jaxpr) -> bool:
-    """Return whether derivative rules of functions in a program log."""
+    """Return whether a program logs cotangents, or derivative rules of functions in it."""
     if jaxpr not in _known_to_log:
         _known_to_log[jaxpr] = any(map(may_hold_records, jaxpr.eqns))
     return _known_to_log[jaxpr]
@@ -80,17 +80,33 @@ _known_to_log = weakref.WeakKeyDictionary()
 
 
 def _logs_when_differentiated(eqn: JaxprEqn) -> bool:
-    """Return whether the derivative rules of a function log. That takes a trace of them."""
+    """Return whether the derivative of an equation logs.
+
+    If it is a function with rules of its own, that takes a trace of them.
+    """
     name = equations.primitive_name(eqn)
+    if name == LOG_GRAD:
+        return True
     if name not in FORWARD_RULES and name not in REVERSE_RULES:
         return False
     try:
         with _context.searched():
-            return holds_records(_derivative(eqn, by_jvp=name in FORWARD_RULES))
+            derivative = _derivative(eqn, by_jvp=name in FORWARD_RULES)
+            return holds_records(derivative) or _holds_log_grads(derivative.jaxpr)
     except Exception:  # Rules that fail do so again when somebody needs them.
         return False
 
 
+def _holds_log_grads(jaxpr: Jaxpr) -> bool:
+    return any(
+        equations.primitive_name(eqn) == LOG_GRAD
+        or any(map(_holds_log_grads, equations.jaxprs_in(eqn.params)))
+        for eqn in jaxpr.eqns
+    )
+
+
+# The primitive whose transpose logs, see `log_grad.py`.
+LOG_GRAD = "lox_log_grad"
 # Functions with a rule for `jvp`, and with rules for the forward and the backward pass.
 FORWARD_RULES = "custom_jvp_call", "CustomJVPTraced"
 REVERSE_RULES = "custom_vjp_call", "custom_vjp_call_jaxpr", "CustomVJPTraced"

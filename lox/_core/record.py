@@ -186,7 +186,7 @@ def record_primitive(
         ]
         each = iter(axes[chained:])
         records = jax.tree.unflatten(form, args[chained:])
-        records = [_batched(record, each, axis) for record in records]
+        records = [with_batch_axis(record, each, axis) for record in records]
         outs = bind(primitive, records, tokens, **params)
         return outs, [None] * len(outs)
 
@@ -256,7 +256,7 @@ def bind(
     return primitive.bind(*tokens, *leaves, form=form, **{**params, "keys": keys})
 
 
-def _batched(record: C, axes: Iterator[int | None], axis: Any) -> C:
+def with_batch_axis(record: C, axes: Iterator[int | None], axis: Any) -> C:
     """Return the record with its batch axis in front. One that has any is batched whole."""
     leaves, form = jax.tree.flatten(record)
     own = list(it.islice(axes, len(leaves)))
