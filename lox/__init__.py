@@ -17,4 +17,6 @@ from lox._stream.progress import progress as progress
 from lox._stream.tap import tap as tap
 from lox_host.store import runs as runs
 
+__version__ = "0.1.0"
+
 _install_patches()
