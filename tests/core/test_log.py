@@ -1,5 +1,6 @@
 """What `lox.log` takes, refuses, returns and prints."""
 
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -358,3 +359,7 @@ def test_prints_of_one_program_come_in_order(capsys):
     lox.barrier()
     keys = [line[2:].split("'")[0] for line in capsys.readouterr().out.splitlines()]
     assert keys == [*["before", "after"] * 5, "end"] * 20
+
+
+def test_the_version_is_that_of_the_package():
+    assert lox.__version__ == importlib.metadata.version("jax-lox")
