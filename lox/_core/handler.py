@@ -77,6 +77,10 @@ class Handler:
         """
         return bind(emit_p, records, [token], **params)[0]
 
+    def emitted(self, token: Any) -> Threaded:
+        """Return the state after a host call that returned this token."""
+        return Threaded()
+
     def narrow(self, condition: jax.Array) -> jax.Array | None:
         """Let a question about the examples of a batch be about those that log here.
 

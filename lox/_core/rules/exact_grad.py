@@ -151,7 +151,10 @@ _known_records = contextvars.ContextVar[int | None]("known_records", default=Non
 @patches.implements("closed_call under checkpoint")
 def _inlined_call(bind: Callable, *args, **params):
     """Run a call that holds records as if it stood in the program itself."""
-    (fun,), operands = equations.split_subfunctions(args, params)
+    functions, operands = equations.split_subfunctions(args, params)
+    if not functions:  # JAX 0.11.2 binds a program, and keeps it as JAX 0.12 does
+        return bind(*args, **params)
+    (fun,) = functions
     jaxpr, *_ = getattr(fun.f, "args", [None])
     if hasattr(jaxpr, "effects") and holds_records(jaxpr):
         return fun.call_wrapped(*operands)
