@@ -21,4 +21,6 @@ from lox._stream.callbacks import barrier as barrier
 from lox._stream.progress import progress as progress
 from lox._stream.tap import tap as tap
 
+__version__ = "0.1.0"
+
 _install_patches()

@@ -84,6 +84,10 @@ class Handler:
         """Return what becomes of a record, or of one to come, that stays where it is."""
         return record
 
+    def emitted(self, token: Any) -> Threaded:
+        """Return the state after a host call that returned this token."""
+        return Threaded()
+
     def narrow(self, condition: jax.Array) -> jax.Array | None:
         """Let a question about the examples of a batch be about those that log here.
 

@@ -195,6 +195,7 @@ class _Evaluation:
                 params = dict(eqn.params)
                 records = jax.tree.unflatten(params.pop("form"), leaves)
                 outs = [self.handler.emit(records, token, params)]
+                collected = Collected(threaded=self.handler.emitted(outs[0]))
             else:
                 rule = rules.get(equations.primitive_name(eqn))
                 if rule is None:

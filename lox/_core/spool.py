@@ -4,6 +4,9 @@ import functools as ft
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from lox._core.collect import Collect
 from lox._core.interpreter import Interpreter
 from lox._core.log import check_function
@@ -110,8 +113,14 @@ def spool_into(
 
 
 def _logs(prefix: str, entries: dict[str, Rows]) -> logdict:
-    logs = logdict.of(name_entries(entries))
+    arrays = {key: rows.replace(value=_arrays(rows.value)) for key, rows in entries.items()}
+    logs = logdict.of(name_entries(arrays))
     return logs.prefix(prefix) if prefix else logs
+
+
+def _arrays(value: Any) -> Any:
+    """Return a value whose constants, too, are arrays of JAX."""
+    return jax.tree.map(lambda x: x if isinstance(x, jax.Array) else jnp.asarray(x), value)
 
 
 def _reductions(given: Any) -> tuple[tuple[str | None, Any], ...]:

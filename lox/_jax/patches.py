@@ -108,6 +108,14 @@ PATCHES = (
         issue=20628,
     ),
     Patch(
+        name="order of prints",
+        target="jax._src.interpreters.pxla:lower_sharding_computation",
+        without="Records that nothing collects are printed in any order around branches, "
+        "loops and calls.",
+        change="Puts the host calls of a program that prints in the order of the program, "
+        "before it is lowered.",
+    ),
+    Patch(
         name="shard_map under vmap",
         target="jax._src.interpreters.batching:BatchTrace.process_shard_map",
         without="Inside the `shard_map`, its own batch axes and those of a `vmap` around "

@@ -1,5 +1,6 @@
 """What `lox.log` takes, refuses, returns and prints."""
 
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -368,3 +369,62 @@ def test_wrong_arguments_are_explained():
         lox.log(loss=1.0)  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match=r'`lox\.log\(\{"loss": .*not nothing'):
         lox.log()  # pyright: ignore[reportCallIssue]
+
+
+def test_the_version_is_that_of_the_package():
+    assert lox.__version__ == importlib.metadata.version("jax-lox")
+
+
+def test_prints_come_in_order_around_calls_branches_and_loops(capsys):
+    """Each record prints its number in the order of execution."""
+    table = np.arange(20, dtype=np.int32)  # a constant of the program
+
+    def show(i):
+        lox.log({"i": jnp.asarray(table)[i]})
+
+    @jax.jit
+    def call(i):
+        show(i)
+        jax.lax.cond(i > 0, lambda: show(i + 1), lambda: None)
+
+    @jax.custom_jvp
+    def custom(x):
+        show(10)
+        return jnp.sin(x)
+
+    custom.defjvp(lambda primals, tangents: (custom(*primals), tangents[0]))
+
+    def repeat(i):
+        jax.checkpoint(lambda: show(i))()
+        return i + 1
+
+    def fun(x):
+        show(0)
+        call(1)
+        jax.checkpoint(call)(3)
+        jax.lax.scan(lambda _, i: (None, call(i)), None, jnp.array([5, 7]))
+        show(9)
+        y = custom(x)
+        jax.lax.while_loop(lambda i: i < 14, repeat, 11)
+        show(14)
+        return y
+
+    expected = "".join(f"{{'i': {i}}}\n" for i in range(15))
+    lowered = jax.jit(lambda x: fun(x)).lower(1.0).compile()
+    for run in (
+        jax.jit(fun),
+        jax.jit(jax.grad(fun)),
+        lowered,
+        jax.jit(fun, donate_argnums=0),
+    ):
+        for _ in range(2):
+            run(jnp.float32(1))
+            lox.barrier()
+            assert capsys.readouterr().out == expected
+    out, slope = jax.jit(jax.value_and_grad(fun))(1.0)
+    assert (out, slope) == (jnp.sin(1.0), 1)
+    lox.barrier()
+    capsys.readouterr()
+    jax.jit(jax.vmap(lambda x: (fun(x), lox.log({"x": x})) and x))(jnp.arange(2.0))
+    lox.barrier()
+    assert capsys.readouterr().out.splitlines()[-1] == "{'x': [0.0, 1.0]}"

@@ -31,27 +31,24 @@ def printed(capsys) -> str:
 
 
 @pytest.mark.parametrize(
-    ("options", "keys", "rest"),
+    ("options", "keys"),
     [
-        ({"argnames": "x"}, ["x"], "{'y': 2.0, 'z': 3.0}\n"),
-        ({"argnames": ["z", "x"]}, ["x", "z"], "{'y': 2.0}\n"),
-        ({"tags": "metric"}, ["y", "z"], "{'x': 1.0}\n"),
-        ({"tags": ["input", "metric"]}, ["x", "y", "z"], ""),
-        ({"tags": "metric", "argnames": ["x", "y"]}, ["y"], "{'x': 1.0}\n{'z': 3.0}\n"),
+        ({"argnames": "x"}, ["x"]),
+        ({"argnames": ["z", "x"]}, ["x", "z"]),
+        ({"tags": "metric"}, ["y", "z"]),
+        ({"tags": ["input", "metric"]}, ["x", "y", "z"]),
+        ({"tags": "metric", "argnames": ["x", "y"]}, ["y"]),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("jit", [False, True])
-def test_a_filter_keeps_what_matches_and_passes_on_the_rest(
-    options, keys, rest, jit, capsys
-):
+def test_a_filter_keeps_what_matches_and_passes_on_the_rest(options, keys, jit, capsys):
     fun = jax.jit(f) if jit else f
 
     _, logs = lox.spool(fun, **options)(1.0)
 
     assert list(logs) == keys
-    lines = printed(capsys).splitlines()
-    assert sorted(lines) == sorted(rest.splitlines())
+    assert printed(capsys) == ""
     (_, logs), others = lox.spool(lox.spool(fun, **options))(1.0)
     assert list(logs) == keys
     assert list(others) == [key for key in "xyz" if key not in keys]
@@ -490,13 +487,16 @@ def test_a_while_loop_passes_on_what_is_not_selected(capsys):
             lambda x: x < 2, lambda x: lox.log({"inner": x}) and x + 1, x
         )
 
-    out, logs = lox.spool(loop, argnames="outer")(jnp.int32(0))
+    calls = []
+    spooled = lox.spool(loop, argnames="outer")
+    out, logs = lox.tap(spooled, calls.append)(jnp.int32(0))
 
     assert (out, list(logs)) == (2, ["outer"])
-    assert printed(capsys) == "{'inner': 0}\n{'inner': 1}\n"
+    assert [logs["inner"].item() for logs in calls] == [0, 1]
+    assert printed(capsys) == ""
 
 
-def test_constants_come_as_arrays_of_jax_or_numpy():
+def test_constants_come_as_arrays_of_jax():
     def f(x):
         lox.log({"number": 1.5, "array": np.arange(3.0, dtype=np.float32), "x": x})
 
@@ -504,7 +504,7 @@ def test_constants_come_as_arrays_of_jax_or_numpy():
         _, logs = lox.spool(f)(x)
         assert logs["array"].tolist() == [0, 1, 2]
         for value in logs.values():
-            assert type(value) is np.ndarray or isinstance(value, jax.Array)
+            assert isinstance(value, jax.Array)
 
 
 def test_what_has_no_rule_is_refused_by_name():
