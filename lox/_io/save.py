@@ -57,8 +57,8 @@ def save(
         >>> lox.load("results")
         {'loss': 0.5}
         >>> lox.save(lox.logdict({"loss": 0.25}, step={"loss": 4}), "results")
-        >>> lox.load("results")["loss"]
-        array([0.5 , 0.25])
+        >>> lox.load("results")["loss"].tolist()
+        [0.5, 0.25]
     """
     rows = loggable(logs).rows()
     plain = {name: without_keys(key_rows) for name, key_rows in rows.items()}
