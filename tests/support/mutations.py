@@ -79,7 +79,7 @@ def _with_hostile_field(lines: list[bytes], chance: random.Random) -> list[bytes
         node = node[place]
         place = chance.choice(list(node) if isinstance(node, dict) else range(len(node)))
     node[place] = chance.choice(HOSTILE)
-    text = json.dumps(entry if node is not entry or place else entry).encode()
+    text = json.dumps(entry).encode()
     return [*lines[:at], b"%08x %s\n" % (zlib.crc32(text), text), *lines[at + 1 :]]
 
 
