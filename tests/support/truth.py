@@ -156,6 +156,7 @@ class Recorder:
             (lox, "nolog", self.quiet),
             (lox, "silent", self.silent),
             (jax, "vmap", self.vmap),
+            (jax, "custom_vjp", self.custom_vjp),
             (jax.lax, "map", self.map),
             (jax, "eval_shape", self.quiet(jax.eval_shape)),
             # A checkpointed block would log again when it is computed again.
