@@ -5,7 +5,7 @@
 
 import functools as ft
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -63,21 +63,21 @@ def test_a_random_program_with_while_loops_logs_what_its_eager_run_logs(seed):
 def check_while(program: Node, xs: jax.Array, seed: int) -> None:
     counts, margins, room = program.counts(), [], 32
     fun, noted = of(program), of(program, margins)
-    each = truth_of_each(noted, xs, margins)
+    each = truth(vmapped(noted), xs, margins)
     one = of_example(each, 0)
 
     def natural(key):
         return counts[key].most == 1 and not counts[key].looped
 
-    def agree(spool, run, x, truth, batch_first=False):
+    def agree(spool, run, x, expected, batch_first=False):
         out, logs = run(spool(lambda fun: lox.spool(fun, capacity=room)), x)
         rows = {"natural": natural, "batch_first": batch_first, "tol": 1e-3}
-        assert_trees_close(out, truth[0], tol=1e-3)
-        assert_logs(logs, truth[1], **rows)
-        assert_logs(logs.compact(), truth[1], **rows)
+        assert_trees_close(out, expected[0], tol=1e-3)
+        assert_logs(logs, expected[1], **rows)
+        assert_logs(logs.compact(), expected[1], **rows)
         out, logs = run(spool(lambda fun: lox.spool(fun, reduce="sum")), x)
-        assert_trees_close(out, truth[0], tol=1e-3)
-        assert_reduced(logs, truth[1], "sum", tol=1e-3)
+        assert_trees_close(out, expected[0], tol=1e-3)
+        assert_reduced(logs, expected[1], "sum", tol=1e-3)
 
     def jit_of_spool(run):
         agree(lambda spool: spool(fun), run, xs[0], one)
@@ -91,22 +91,24 @@ def check_while(program: Node, xs: jax.Array, seed: int) -> None:
     def tap(run):
         check_tap(fun, run, xs, one, each, seed)
 
-    run_all([jit_of_spool, spool_of_vmap, vmap_of_spool, tap], seed)
+    for way, run in runs([jit_of_spool, spool_of_vmap, vmap_of_spool, tap], seed):
+        way(run)
 
 
 def check(program: Node, xs: jax.Array, seed: int) -> None:
     """Compare a program in some ways to run it: each way meets many programs."""
     counts, x, margins = program.counts(), xs[0], []
     fun, noted = of(program), of(program, margins)
-    each = truth_of_each(noted, xs, margins)
+    each = truth(vmapped(noted), xs, margins)
     one = of_example(each, 0)
-    slope = ft.cache(lambda: run_in_python(gradient(noted), x))
+    slope = ft.cache(lambda: truth(gradient(noted), x, margins))
+    slopes = ft.cache(lambda: truth(gradient(vmapped(noted)), xs, margins))
 
     def natural(key):
         return counts[key].most == 1 and not counts[key].looped
 
-    def agree(found, truth, batch_first=False):
-        (out, logs), (expected, records) = found, truth
+    def agree(found, known, batch_first=False):
+        (out, logs), (expected, records) = found, known
         assert_trees_close(out, expected, tol=1e-3)
         assert_logs(logs, records, natural=natural, batch_first=batch_first, tol=1e-3)
 
@@ -131,6 +133,9 @@ def check(program: Node, xs: jax.Array, seed: int) -> None:
     def spool_of_grad(run):
         agree(run(lox.spool(gradient(fun)), x), slope())
 
+    def spool_of_grad_of_vmap(run):
+        agree(run(lox.spool(gradient(jax.vmap(fun))), xs), slopes())
+
     def grad_of_spool(run):
         found, (out, logs) = run(jax.grad(spooled_total(fun), has_aux=True), x)
         agree((out, logs), one)
@@ -149,9 +154,11 @@ def check(program: Node, xs: jax.Array, seed: int) -> None:
 
     ways = [
         *(spool_of_jit, spool_of_vmap, spool_of_grad, tap, tap_of_grad),
-        *(jit_of_spool, vmap_of_spool, grad_of_spool, grad_of_tap),
+        *(jit_of_spool, vmap_of_spool, grad_of_spool, grad_of_tap, spool_of_grad_of_vmap),
     ]
-    run_all(ways, seed)
+    pairs = [*runs(ways, seed)]
+    for way, run in pairs if "LOX_FUZZ" in os.environ else thin(pairs, len(pairs), seed):
+        way(run)
 
 
 def check_tap(fun: Callable, run: Callable, xs: jax.Array, one, each, seed: int) -> None:
@@ -172,16 +179,15 @@ def check_tap(fun: Callable, run: Callable, xs: jax.Array, one, each, seed: int)
         assert_delivered(found, records, by_key=batch is not None, tol=1e-3)
 
 
-def run_all(ways: list[Callable], seed: int) -> None:
-    """Run a program in each way, or in one if this is no fuzzing.
+def runs(ways: list[Callable], seed: int) -> Iterator[tuple[Callable, Callable]]:
+    """For each way to run a program what runs it.
 
-    XLA takes most of the time and has little to add, so of all programs and ways one in
-    nine is compiled. The others are run by NumPy.
+    XLA takes most of the time and has little to add, so it compiles one of the ways. NumPy
+    runs the others.
     """
-    count = len(ways)
-    chosen = range(count) if "LOX_FUZZ" in os.environ else thin(range(count), count, seed)
-    for number in chosen:
-        ways[number](compiled if number == seed // count % count else evaluated)
+    for number, way in enumerate(ways):
+        is_compiled = number == seed // len(ways) % len(ways)
+        yield way, compiled if is_compiled else evaluated
 
 
 def compiled(fun: Callable, x: jax.Array) -> Any:
@@ -192,11 +198,16 @@ def eagerly(fun: Callable, x: jax.Array) -> Any:
     return fun(x)
 
 
-def truth_of_each(fun: Callable, xs: jax.Array, margins: list) -> tuple[Any, list[Record]]:
-    found = run_in_python(lambda xs: jax.vmap(fun)(xs), xs)
+def truth(fun: Callable, x: jax.Array, margins: list) -> tuple[Any, list[Record]]:
+    found = run_in_python(fun, x)
     if min(margins, default=1) < 1e-3:
         pytest.skip("A condition is so close that rounding decides.")
     return found
+
+
+def vmapped(fun: Callable) -> Callable:
+    """`jax.vmap`, or what stands in for it when this is called."""
+    return lambda xs: jax.vmap(fun)(xs)
 
 
 def of(program: Node, margins: list | None = None) -> Callable:
