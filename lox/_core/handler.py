@@ -284,7 +284,7 @@ class Mask(_Rewrite):
             wide = jnp.broadcast_to(jnp.expand_dims(condition, inner), record.batch)
             valid = wide if record.valid is None else record.valid & wide
             if branch is None:
-                record = record.replace(valid=valid, sure=False)
+                record = record.replace(valid=valid, exact=False)
             else:
                 record = record.replace(valid=valid, path=(*record.path, branch))
         return record

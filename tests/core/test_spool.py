@@ -14,6 +14,7 @@ from jax import export
 from jax.experimental import jet
 from jax.sharding import NamedSharding, PartitionSpec
 
+import logify
 import lox
 from support.programs import logged
 
@@ -417,7 +418,7 @@ def test_rows_of_one_key_must_have_one_shape():
         jax.lax.cond(
             x > 0,
             lambda: lox.log({"x": 1.0}) and None,
-            lambda: lox.log({"x": 1}) and None,
+            lambda: lox.log({"x": np.ones(2, np.int32)}) and None,
         )
 
     def trees(x):
@@ -426,7 +427,7 @@ def test_rows_of_one_key_must_have_one_shape():
 
     def steps(x):
         lox.log({"x": x}, step=1)
-        lox.log({"x": x}, step=1.0)
+        lox.log({"x": x}, step=np.ones(2, np.float32))
 
     place = r"at .*test_spool.py:\d+"
     for fun, message in (
@@ -434,11 +435,11 @@ def test_rows_of_one_key_must_have_one_shape():
             shapes,
             rf"'x' is logged as float32\[\] {place}.* and as float32\[3\] {place}",
         ),
-        (branches, rf"'x' is logged as int32\[\] {place}.* and as float32\[\] {place}"),
+        (branches, rf"'x' is logged as int32\[2\] {place}.* and as float32\[\] {place}"),
         (trees, r"'x' is logged as \{a: float32\[\]\} .* and as \{b: float32\[\]\}"),
         (
             steps,
-            rf"The step 'step' of 'x' is int32\[\] {place}.* and float32\[\] {place}",
+            rf"The step 'step' of 'x' is int32\[\] {place}.* and float32\[2\] {place}",
         ),
     ):
         with pytest.raises(ValueError, match=message):
@@ -633,6 +634,29 @@ def test_a_ref_among_the_arguments_is_updated(transform, capsys):
         if transform is lox.spool:
             assert out[1]["total"].tolist() == [1.0, 2.0, 4.0, 7.0]
     lox.barrier()
+
+
+def test_results_come_back_as_the_function_returns_them():
+    """A constant of the program is an array for the user, too."""
+    outer = jnp.arange(3.0)
+
+    def fun(x):
+        lox.log({"x": x})
+        arrays = jnp.ones(()), jnp.arange(3), jnp.array([1, 2]), outer, outer + 1
+        numbers = [jnp.asarray(number) for number in (x, 1.0, 3, True, 1j, np.int8(2))]
+        return arrays, numbers, jnp.sin(x), jax.random.key(0), x, 1.0, np.ones(2), None, "s"
+
+    def kinds(tree):
+        kind = lambda x: (type(x), getattr(x, "dtype", None), getattr(x, "weak_type", None))  # noqa: E731
+        return jax.tree.map(kind, tree)
+
+    with lox.silent():
+        expected = kinds(fun(1.0))
+    for _ in range(2):
+        assert kinds(lox.spool(fun)(1.0)[0]) == expected
+        assert kinds(lox.tap(fun, lambda logs: None)(1.0)) == expected
+        assert kinds(lox.progress(fun)(1.0)) == expected
+        assert kinds(logify.logify(fun)(1.0)[0]) == expected
 
 
 def test_a_function_is_not_run_where_its_rule_takes_its_place():

@@ -25,9 +25,9 @@ from lox._core.rules.loops import collecting
 from lox._core.rules.table import rule_for
 from lox._core.staging import Program, Staged, split, stage, stage_once, trace
 from lox._jax import equations, patches, sharding, tracing
+from lox._rows.align import per_example
 from lox._rows.collected import Collected, Threaded, signature
-from lox._rows.rows import per_example
-from lox._rows.side_by_side import separated
+from lox._rows.side_by_side import split_entry_key
 
 
 @rule_for("custom_jvp_call")
@@ -270,7 +270,9 @@ def _fit(logs: Collected, form: Collected, gaps: Gaps, given: Threaded) -> Colle
     """Bring logs into a form in which some keys may be missing."""
     if gaps:
         groups = form.groups.items()
-        kept = {keys: entry for keys, entry in groups if separated(keys[0])[0] not in gaps}
+        kept = {
+            keys: entry for keys, entry in groups if split_entry_key(keys[0])[0] not in gaps
+        }
         form = Collected.either([form, Collected.of(kept, form.threaded)])
     return logs.fitted(form, given)
 
@@ -341,7 +343,7 @@ def _settle(
     expected = _logs_of(itself, looking, *args)
     found = looking.stage(traced.jaxpr, *traced.args).shape[1]
     same = _same(expected, jax.eval_shape(adapt, found))
-    missing = {separated(entry)[0] for entry in expected.order if entry not in same}
+    missing = {split_entry_key(entry)[0] for entry in expected.order if entry not in same}
     if missing - gaps:
         raise _unsettled(missing - gaps)
     selective = interpreter.with_handler(interpreter.handler.only(frozenset(same)))
@@ -411,7 +413,10 @@ def _logs_of(
 
 def _per_example(size: int, logs: Collected) -> Collected:
     """Return logs with an axis of examples in front of all arrays."""
-    groups = {keys: per_example(entry, size) for keys, entry in logs.groups.items()}
+    groups = {
+        keys: per_example(entry, size)  # pyright: ignore[reportArgumentType]
+        for keys, entry in logs.groups.items()
+    }
     token = logs.threaded.token
     if token is not None:
         token = jnp.broadcast_to(token, (size, *token.shape))
