@@ -151,7 +151,13 @@ def _mapped(axes: tuple[int | None, ...], size: int) -> Callable:
     """Return a function that evaluates a program for all examples of a batch."""
 
     def evaluate(jaxpr: Program, interpreter: Interpreter, *args: Any):
-        return jax.vmap(ft.partial(interpreter, jaxpr), axes, axis_size=size)(*args)
+        # The handler counts the rows of each example.
+        offsets = interpreter.handler.threaded().offsets
+
+        def evaluate_one(offsets: dict[str, Any], *args: Any):
+            return interpreter.after(Threaded(offsets))(jaxpr, *args)
+
+        return jax.vmap(evaluate_one, (0, *axes), axis_size=size)(offsets, *args)
 
     return evaluate
 
