@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
+from lox._core.analysis import holds_writes
 from lox._core.log import relog
 from lox._core.record import (
     RECORD_EFFECTS,
@@ -126,9 +127,17 @@ class Handler:
         """
         return None
 
-    def flush(self) -> Threaded:
-        """Send all that waits, and return the state after that."""
-        return Threaded()
+    def flush(self, logs: Collected) -> Collected:
+        """Return the logs of such a loop when nothing waits any more."""
+        return logs
+
+    def enter(self, eqn: JaxprEqn) -> "Handler":
+        """Return the handler for what an equation holds."""
+        return self
+
+    def leave(self, logs: Collected) -> Collected:
+        """Do something with what an equation has logged, and return what is left."""
+        return logs
 
     def capacities(self, logs: Collected, length: int | None) -> dict[Keys, int]:
         """Return how many rows a loop keeps, for keys whose rows it keeps in a ring."""
@@ -273,6 +282,9 @@ class Mask(_Rewrite):
             else:
                 record = record.replace(valid=valid, path=(*record.path, branch))
         return record
+
+    def concerns(self, program: Any) -> bool:
+        return super().concerns(program) or holds_writes(program)
 
     def narrow(self, condition: jax.Array) -> jax.Array:
         for mask in reversed(self.conditions):

@@ -76,6 +76,7 @@ def spool(
         reduce=_reductions(reduce),
         interval=interval,
         capacity=capacity,
+        buffers=True,
     )
     options = handler, prefix
     spooled = ft.partial(spool_into, ft.partial(_logs, prefix), handler)

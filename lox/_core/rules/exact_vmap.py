@@ -14,13 +14,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun
 
+from lox._core.analysis import holds_writes, written_from
 from lox._core.handler import Mask
 from lox._core.interpreter import Interpreter, without_records
 from lox._core.record import holds_records
+from lox._core.rules.table import rule_for
 from lox._core.staging import carry_predicate, split, stage, stage_once
 from lox._jax import patches, tracing
+from lox._rows.collected import Collected
+from lox._rows.loop_carry import choose
+from lox._rows.ring import narrowed_write
 from lox._rows.rows import Branch, static
 
 
@@ -84,7 +89,7 @@ def _batched_while(original: Callable, axis, args, dims, **params):
     # masked by its value, which is carried along: asked twice, it might log twice.
     if (
         cond.out_avals[0].shape
-        or not holds_records(cond, body)
+        or not (holds_records(cond, body) or holds_writes(body))
         or not _is_predicate_batched(original, axis, args, dims, params)
     ):
         return original(axis, args, dims, **params)
@@ -106,11 +111,41 @@ def _batched_while(original: Callable, axis, args, dims, **params):
     # JAX need not try with less first, and the body is batched once only.
     carry = [(running, 0), *(_over_examples(x, dim, axis.size) for x, dim in init)]
     operands = [*cond_args, *body_args, *carry]
+    if holds_writes(step):
+        return _repeat_in_place(vmap, step, masked, operands, len(carry))
     params = {**predicate, "body_jaxpr": masked}
     outs, out_dims = original(
         axis, [x for x, _ in operands], [dim for _, dim in operands], **params
     )
     return outs[1:], out_dims[1:]
+
+
+def _repeat_in_place(
+    vmap: Callable,
+    step: ClosedJaxpr,
+    masked: ClosedJaxpr,
+    operands: Sequence[tuple[Any, int | None]],
+    number: int,
+) -> tuple[list, list]:
+    """Run a `while` whose predicate is carried in front, for all examples at once.
+
+    JAX lets an example that has finished stay as it is by selecting all that it carries. A
+    ring need not be selected: nothing is written for that example.
+    """
+    consts, carry = split(operands, len(operands) - number)
+    values, axes = zip(*operands, strict=True)
+    batched = vmap(jaxpr_as_fun(masked), axes)
+    origins = written_from(step)
+    is_in_place = [origins[i] == len(consts) + i for i in range(number)]
+
+    def body(carry: list) -> list:
+        new = batched(*values[: len(consts)], *carry)
+        each = zip(is_in_place, new, carry, strict=True)
+        return [x if in_place else choose(carry[0], x, y) for in_place, x, y in each]
+
+    start = [jnp.moveaxis(x, dim, 0) for x, dim in carry]
+    outs = jax.lax.while_loop(lambda carry: carry[0].any(), body, start)
+    return outs[1:], [0] * (number - 1)
 
 
 def _masked_step(jaxpr: ClosedJaxpr, consts: list, running: Any, carry: list) -> list:
@@ -144,3 +179,10 @@ def _is_predicate_batched(original: Callable, axis, args, dims, params) -> bool:
     cond, idle = params["cond_jaxpr"], stage(lambda *args: args[n:], *body.in_avals).jaxpr
     cond = without_records(cond) if holds_records(cond) else cond
     return is_batched(cond, idle) or is_batched(cond, without_records(body))
+
+
+@rule_for("lox_write")
+def _write(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, Collected]:
+    condition = interpreter.handler.narrow(jnp.bool_(True))
+    assert condition is not None
+    return narrowed_write(args, condition, **eqn.params), Collected()
