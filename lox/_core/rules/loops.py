@@ -103,7 +103,13 @@ def _while(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, C
     def logs(capacity: int | None) -> Collected:
         return prepare(collecting(interpreter, capacity), body_consts, init).shape[1]
 
-    buffering = _buffering(interpreter, eqn, lambda: logs(1))
+    def logs_of_both() -> Collected:
+        """What an iteration logs when it is asked whether to go on, and in the body."""
+        looking = collecting(interpreter, 1)
+        asked = looking.stage(cond, *cond_consts, *init).shape[1]
+        return jax.eval_shape(Collected.joined, [asked, logs(1)])
+
+    buffering = _buffering(interpreter, eqn, logs_of_both)
     if buffering:
         outs, left = _while(buffering, eqn, *args)
         return outs, _flushed(buffering, left)
