@@ -46,9 +46,9 @@ def by_hand(steps):
         return state, inner, n, written(outer, m, (state["loss"], slope(state))), m + 1
 
     def minimize(key):
-        rooms = jnp.zeros(ROOM), jnp.zeros(ROOM)
+        room = jnp.zeros(ROOM), jnp.zeros(ROOM)
         state, inner, n, outer, m = jax.lax.while_loop(
-            lambda carry: is_running(carry[0], steps), step, (start(key), rooms, 0, rooms, 0)
+            lambda carry: is_running(carry[0], steps), step, (start(key), room, 0, room, 0)
         )
         return state["x"], (*inner, n, *outer, m)
 

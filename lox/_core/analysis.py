@@ -152,6 +152,9 @@ def _written_by(eqn: JaxprEqn) -> list[int | None]:
         return [*range(columns), 2 * columns]
     if name in ("jit", "pjit"):
         return written_from(params["jaxpr"])
+    if name == "lox_deferred":
+        before, found = params["tree"].num_leaves, written_from(params["jaxpr"])
+        return [None if i is None else before + i for i in found]
     if name == "cond":
         found = zip(*map(written_from, params["branches"]), strict=True)
         same = [each[0] if len({*each}) == 1 else None for each in found]

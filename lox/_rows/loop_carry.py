@@ -199,7 +199,7 @@ class Buffer:
 
     def add(self, logs: Collected) -> "Buffer":
         """Return the buffer with more rows of some keys."""
-        assert self.order and set(logs.order) <= set(self.order)
+        assert set(logs.order) <= set(self.order)
         rings = []
         for ring, keys, own in zip(self.rings, self.groups, self.forms, strict=True):
             rows = logs.get(keys)

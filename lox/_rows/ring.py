@@ -106,14 +106,17 @@ def ordered(ring: Ring, row: Rows) -> Rows:
     n = len(row.batch)
     capacity = _capacity(ring, row)
 
-    def read(column, count):
-        oldest = jnp.where(count > capacity, count % capacity, 0)
-        at = (oldest + jnp.arange(capacity, dtype=jnp.int32)) % capacity
+    oldest = jnp.where(ring.count > capacity, lax.rem(ring.count, jnp.int32(capacity)), 0)
+    shift = lax.expand_dims(oldest, (oldest.ndim,))
+    each = lax.broadcasted_iota(jnp.int32, (*oldest.shape, capacity), oldest.ndim)
+    at = lax.rem(shift + each, jnp.int32(capacity))
+
+    def read(column, at):
         return jnp.take(column, at, axis=n - ring.count.ndim, mode="clip")
 
     for _ in range(ring.count.ndim):
         read = jax.vmap(read)
-    columns = jax.tree.map(lambda column: read(column, ring.count), ring.columns)
+    columns = jax.tree.map(lambda column: read(column, at), ring.columns)
     return in_ring(ring.replace(columns=columns), row)
 
 
@@ -284,7 +287,7 @@ def _positions(write: _Write, capacity: int) -> tuple[jax.Array, jax.Array]:
         upto = jnp.cumsum(valid, 0, dtype=jnp.int32)
         before, number = upto - valid, upto[-1]
         is_kept = write.valid & (before >= upto[-1:] - capacity)
-    positions = (write.count[None] + before) % capacity
+    positions = lax.rem(write.count[None] + before, jnp.int32(capacity))
     if is_kept is not None:
         positions = jnp.where(is_kept, positions, capacity + each)
     return positions, write.count + number

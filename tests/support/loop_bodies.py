@@ -1,4 +1,4 @@
-"""What the loops of a compiled program do to large arrays, read from the compiler's text."""
+"""What the loops of a compiled program do to large arrays, read from its text."""
 
 import re
 from collections.abc import Callable, Iterator

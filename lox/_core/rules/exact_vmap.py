@@ -6,7 +6,6 @@ which examples they are real; nothing else of the program changes.
 """
 
 import dataclasses
-import functools as ft
 import itertools as it
 import weakref
 from collections.abc import Callable, Sequence
@@ -32,7 +31,8 @@ from lox._rows.rows import Branch, static
 @patches.implements("cond under vmap")
 def _batched_cond(original: Callable, axis, args, dims, *, branches, **params):
     index, *operands = args
-    if dims[0] is None or not holds_records(*branches):
+    has_writes = any(map(holds_writes, branches))
+    if dims[0] is None or not (has_writes or holds_records(*branches)):
         return original(axis, args, dims, branches=branches, **params)
     aval, number = tracing.unbatched_aval(index, axis.size, dims[0]), _number_of(branches)
 
@@ -43,7 +43,52 @@ def _batched_cond(original: Callable, axis, args, dims, *, branches, **params):
     # The index is an operand, too.
     args, dims = [index, index, *operands], [dims[0], *dims]
     new = tuple(map(masked, range(len(branches))))
+    if has_writes:
+        return _choose_in_place(axis, branches, new, args, dims)
     return original(axis, args, dims, branches=new, **params)
+
+
+def _choose_in_place(
+    axis: Any,
+    branches: Sequence[ClosedJaxpr],
+    masked: Sequence[ClosedJaxpr],
+    args: Sequence[Any],
+    dims: Sequence[int | None],
+) -> tuple[list, list]:
+    """Run all branches, and select their outputs by the index, which comes first.
+
+    A ring is not selected: it goes through one branch after the other, each of which writes
+    for the examples that take it.
+    """
+    origins = zip(*map(written_from, branches), strict=True)
+    # For each output the operand that it is; the masked branches take the index first.
+    same = [each[0] if len({*each}) == 1 else None for each in origins]
+    rings = [None if at is None else at + 1 for at in same]
+    index, operands, axes = jnp.moveaxis(args[0], dims[0], 0), [*args[1:]], [*dims[1:]]
+    each_outs = []
+    for branch in masked:
+        outs = _vmap(axis, jaxpr_as_fun(branch), axes)(*operands)
+        each_outs.append(outs)
+        for out, at in zip(outs, rings, strict=True):
+            if at is not None:
+                operands[at], axes[at] = out, 0
+    outs = []
+    for at, *own in zip(rings, *each_outs, strict=True):
+        inner = range(1, own[0].ndim)
+        wide = jnp.broadcast_to(jnp.expand_dims(index, inner), own[0].shape)
+        outs.append(jax.lax.select_n(wide, *own) if at is None else own[-1])
+    return outs, [0] * len(outs)
+
+
+def _vmap(axis: Any, fun: Callable, axes: Sequence[int | None]) -> Callable:
+    """Return a function over all examples; they come first in its outputs."""
+    return jax.vmap(
+        fun,
+        tuple(axes),
+        axis_size=axis.size,
+        axis_name=axis.name,
+        spmd_axis_name=axis.spmd_name,
+    )
 
 
 @jax.tree_util.register_dataclass
@@ -100,19 +145,13 @@ def _batched_while(original: Callable, axis, args, dims, **params):
     masked = stage_once(_masked_step, step, consts, running, carry).jaxpr
     cond_args, body_args, init = split(list(zip(args, dims, strict=True)), *sizes)
     values, axes = zip(*cond_args, *init, strict=True)
-    vmap = ft.partial(
-        jax.vmap,
-        axis_size=axis.size,
-        axis_name=axis.name,
-        spmd_axis_name=axis.spmd_name,
-    )
-    (running,) = vmap(jaxpr_as_fun(cond), axes)(*values)
+    (running,) = _vmap(axis, jaxpr_as_fun(cond), axes)(*values)
     # With such a predicate JAX batches all that is carried. If that is so from the start,
     # JAX need not try with less first, and the body is batched once only.
     carry = [(running, 0), *(_over_examples(x, dim, axis.size) for x, dim in init)]
     operands = [*cond_args, *body_args, *carry]
     if holds_writes(step):
-        return _repeat_in_place(vmap, step, masked, operands, len(carry))
+        return _repeat_in_place(axis, step, masked, operands, len(carry))
     params = {**predicate, "body_jaxpr": masked}
     outs, out_dims = original(
         axis, [x for x, _ in operands], [dim for _, dim in operands], **params
@@ -121,7 +160,7 @@ def _batched_while(original: Callable, axis, args, dims, **params):
 
 
 def _repeat_in_place(
-    vmap: Callable,
+    axis: Any,
     step: ClosedJaxpr,
     masked: ClosedJaxpr,
     operands: Sequence[tuple[Any, int | None]],
@@ -134,7 +173,7 @@ def _repeat_in_place(
     """
     consts, carry = split(operands, len(operands) - number)
     values, axes = zip(*operands, strict=True)
-    batched = vmap(jaxpr_as_fun(masked), axes)
+    batched = _vmap(axis, jaxpr_as_fun(masked), axes)
     origins = written_from(step)
     is_in_place = [origins[i] == len(consts) + i for i in range(number)]
 
