@@ -228,6 +228,15 @@ class Drop(Handler):
         return None
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Strip(Drop):
+    """Leave records out, and what is written into rings, too."""
+
+    def concerns(self, program: Any) -> bool:
+        return super().concerns(program) or holds_writes(program)
+
+
 class _Rewrite(Handler, abc.ABC):
     """Leave records where they are, but changed."""
 

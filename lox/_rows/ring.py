@@ -178,10 +178,12 @@ class _Write:
 
 
 def narrowed_write(
-    operands: Sequence[Any], condition: jax.Array, *, batch: int, masked: int
+    operands: Sequence[Any], condition: jax.Array | None, *, batch: int, masked: int
 ) -> list:
-    """Write rows that exist only where a condition holds, too."""
+    """Write rows that exist only where a condition holds, too. None: nowhere."""
     write = _Write.of(operands, masked)
+    if condition is None:
+        return [*write.columns, write.count]
     shape = write.rows[0].shape[:1] + write.count.shape
     # A condition may have the first of the axes, or none.
     wide = lax.expand_dims(condition, range(condition.ndim, write.count.ndim))

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun
 
 from lox._core.analysis import holds_writes, written_from
-from lox._core.handler import Mask
-from lox._core.interpreter import Interpreter, without_records
+from lox._core.handler import Mask, Strip
+from lox._core.interpreter import Interpreter
 from lox._core.record import holds_records
 from lox._core.rules.table import rule_for
 from lox._core.staging import carry_predicate, split, stage, stage_once
@@ -216,12 +216,16 @@ def _is_predicate_batched(original: Callable, axis, args, dims, params) -> bool:
 
     n, body = params["body_nconsts"], params["body_jaxpr"]
     cond, idle = params["cond_jaxpr"], stage(lambda *args: args[n:], *body.in_avals).jaxpr
-    cond = without_records(cond) if holds_records(cond) else cond
-    return is_batched(cond, idle) or is_batched(cond, without_records(body))
+    cond = _stripped(cond) if holds_records(cond) else cond
+    return is_batched(cond, idle) or is_batched(cond, _stripped(body))
+
+
+def _stripped(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a program that does the same, and neither logs nor writes into a ring."""
+    return Interpreter(Strip()).stage(jaxpr, *jaxpr.in_avals).jaxpr
 
 
 @rule_for("lox_write")
 def _write(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, Collected]:
     condition = interpreter.handler.narrow(jnp.bool_(True))
-    assert condition is not None
     return narrowed_write(args, condition, **eqn.params), Collected()
