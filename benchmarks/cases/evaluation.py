@@ -9,14 +9,13 @@ EPISODES, ROOM, HIDDEN, SAMPLES = 16, 64, 32, 256
 
 
 def logged(log, rounds):
-    def step(episode):
-        episode = acted(episode)
-        log({"reward": episode["reward"], "angle": episode["angle"]})
-        return episode
-
     def evaluate(params, key):
-        episode = jax.lax.while_loop(is_running, step, begin(params, key))
-        return episode["total"]
+        def step(episode):
+            episode = acted(params, episode)
+            log({"reward": episode["reward"], "angle": episode["angle"]})
+            return episode
+
+        return jax.lax.while_loop(is_running, step, begin(key))["total"]
 
     def round_(params, key):
         params, loss = trained(params, key)
@@ -33,14 +32,14 @@ def logged(log, rounds):
 def by_hand(rounds):
     """For each round the rows of each episode, and how many of them there are."""
 
-    def step(carry):
-        episode, (rewards, angles), n = carry
-        episode = acted(episode)
-        rows = rewards.at[n].set(episode["reward"]), angles.at[n].set(episode["angle"])
-        return episode, rows, n + 1
-
     def evaluate(params, key):
-        start = begin(params, key), (jnp.zeros(ROOM), jnp.zeros(ROOM)), 0
+        def step(carry):
+            episode, (rewards, angles), n = carry
+            episode = acted(params, episode)
+            rows = rewards.at[n].set(episode["reward"]), angles.at[n].set(episode["angle"])
+            return episode, rows, n + 1
+
+        start = begin(key), (jnp.zeros(ROOM), jnp.zeros(ROOM)), 0
         episode, rows, n = jax.lax.while_loop(
             lambda carry: is_running(carry[0]), step, start
         )
@@ -49,8 +48,8 @@ def by_hand(rounds):
     def round_(params, key):
         params, loss = trained(params, key)
         keys = jax.random.split(key, EPISODES)
-        totals, rows = jax.vmap(evaluate, (None, 0))(params, keys)
-        return params, (*rows, loss, totals.mean())
+        totals, (*rows, n) = jax.vmap(evaluate, (None, 0))(params, keys)
+        return params, (*rows, loss, totals.mean(), n)
 
     def train(key):
         return jax.lax.scan(round_, init(key), jax.random.split(key, rounds))
@@ -86,23 +85,19 @@ def trained(params, key):
     return params, losses[-1]
 
 
-def begin(params, key):
+def begin(key):
     """A pendulum that stands nearly upright."""
+    zero = jnp.float32(0)
     angle = 0.05 * jax.random.normal(key)
-    zero = jnp.zeros_like(angle)
-    return {
-        "params": params, "angle": angle, "speed": zero, "reward": zero, "total": zero,
-        "time": 0,
-    }  # fmt: skip
+    return {"angle": angle, "speed": zero, "reward": zero, "total": zero, "time": 0}
 
 
-def acted(episode):
-    push = 2 * force(episode["params"], episode["angle"], episode["speed"])
+def acted(params, episode):
+    push = 2 * force(params, episode["angle"], episode["speed"])
     speed = episode["speed"] + 0.05 * (9.8 * jnp.sin(episode["angle"]) + push)
     angle = episode["angle"] + 0.05 * speed
     reward = jnp.cos(angle) - 0.01 * push**2
     return {
-        **episode,
         "angle": angle,
         "speed": speed,
         "reward": reward,

@@ -29,7 +29,7 @@ def logged(log, steps):
     return minimize
 
 
-def by_hand(steps):
+def by_hand(steps, *, room=ROOM):
     """The rows of both loops, and how many of them there are."""
 
     def shorten(carry):
@@ -46,11 +46,13 @@ def by_hand(steps):
         return state, inner, n, written(outer, m, (state["loss"], slope(state))), m + 1
 
     def minimize(key):
-        room = jnp.zeros(ROOM), jnp.zeros(ROOM)
+        empty = jnp.zeros(room), jnp.zeros(room)
         state, inner, n, outer, m = jax.lax.while_loop(
-            lambda carry: is_running(carry[0], steps), step, (start(key), room, 0, room, 0)
+            lambda carry: is_running(carry[0], steps),
+            step,
+            (start(key), empty, 0, empty, 0),
         )
-        return state["x"], (*inner, n, *outer, m)
+        return state["x"], (*inner, *outer, n, m)
 
     return minimize
 
@@ -142,5 +144,5 @@ CASE = Case(
     capacity=ROOM,
 )
 VMAPPED = dataclasses.replace(
-    CASE, name="l-bfgs, 8 starts", what="The same from 8 starts at once.", seeds=8
+    CASE, name="l-bfgs, 8 starts", what="The same from eight starts at once.", seeds=8
 )

@@ -1,13 +1,26 @@
 """What lox costs, asked of the compiler and not of the clock."""
 
+import functools as ft
+
 import jax
 import jax.numpy as jnp
 import pytest
 from reduced import add_to_mean, empty_mean, mean_of
 
 import lox
+from support.loop_bodies import whole_array_operations
 from support.programs import PROGRAMS, Program
 from support.truth import without_logs
+from support.while_programs import (
+    XS,
+    X,
+    collatz,
+    cond_in_a_while,
+    scan_in_a_while,
+    while_in_a_cond_in_a_while,
+    while_in_a_scan_in_a_while,
+    while_in_a_while,
+)
 
 # A program that computes with its own logs cannot be without them.
 LOGGING = [p for p in PROGRAMS if p.equivalent is None]
@@ -286,3 +299,60 @@ def test_a_large_array_is_not_copied_on_its_way_to_the_host():
     x = jnp.ones((512, 512))
     found = costs(lox.tap(fun, lambda logs: None), x)
     assert found["temporary"] < 0.1 * x.nbytes, found
+
+
+# Loops of unknown length --------------------------------------------------------------
+
+ROOM = 1009  # a number that is found nowhere else in these programs
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        collatz,
+        scan_in_a_while,
+        cond_in_a_while,
+        while_in_a_while,
+        while_in_a_cond_in_a_while,
+        while_in_a_scan_in_a_while,
+    ],
+    ids=lambda fun: fun.__name__,
+)
+def test_no_loop_goes_through_a_whole_buffer(fun):
+    """Nothing selects, copies or initialises it: rows are written where they belong."""
+    spool = ft.partial(lox.spool, capacity=ROOM)
+    ways = [
+        (spool(fun), X),
+        (jax.vmap(spool(fun)), XS),
+        (spool(jax.vmap(fun)), XS),
+        (lambda x: jax.jvp(spool(fun), (x,), (x,)), X),
+    ]
+    for spooled, x in ways:
+        assert whole_array_operations(spooled, ROOM, x) == []
+
+
+def test_a_loop_that_selects_a_buffer_is_found():
+    def by_hand(x):
+        def body(state):
+            x, rows = state
+            return x + 1, rows.at[x.astype(int)].set(x)
+
+        return jax.lax.while_loop(lambda s: s[0] < 3, body, (x, jnp.zeros(ROOM)))
+
+    assert whole_array_operations(by_hand, ROOM, X) == []
+    selected = whole_array_operations(jax.vmap(by_hand), ROOM, XS)
+    assert any("select" in line for line in selected)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.vmap], ids=["plain", "vmapped"])
+def test_the_bytes_that_loops_go_through_do_not_depend_on_the_capacity(wrap):
+    def bytes_of(capacity):
+        def spooled(x):
+            # What is done with all rows after the loops is left out.
+            return lox.spool(while_in_a_while, capacity=capacity)(x)[1].count
+
+        x = XS if wrap is jax.vmap else X
+        analysis = jax.jit(wrap(spooled)).lower(x).compile().cost_analysis()
+        return analysis["bytes accessed"]
+
+    assert bytes_of(4 * ROOM) <= 1.01 * bytes_of(ROOM)
