@@ -5,8 +5,9 @@ once. A loop of known length needs no buffer for that: it is cut into chunks of 
 iterations, and what a chunk collects is sent at its end (see `lox._core.rules.loops`).
 
 Where it is not known how many rows an iteration logs, because there is a `while` inside or
-around, rows are put into a buffer with a ring for each group of keys. It is threaded state:
-it goes along the carries of loops and out of branches, wherever the program goes.
+around, rows are put into a buffer with a ring for each group of keys, the same one that
+`spool` has for such loops (see `lox._rows.loop_carry`). It is threaded state: it goes along
+the carries of loops and out of branches, wherever the program goes.
 
     capacity 3             a             b
     log a, log b, log a    [a0 a1 __]    [b0 __ __]
@@ -16,6 +17,9 @@ it goes along the carries of loops and out of branches, wherever the program goe
 
 Invariant: after each row that is added, every ring has room for one more. So a ring never
 overwrites a row that has not been sent, and its rows are in order as they stand.
+
+Under `vmap` one host call brings the rows of all examples. It is made as soon as one of
+them has no room left, which is the question that `any_example` asks.
 """
 
 from typing import Any

@@ -3,6 +3,16 @@
 Every branch of a `cond` runs for every example, and a `while_loop` runs its body on until
 the last example has finished. The records in there are then given a mask that says for
 which examples they are real; nothing else of the program changes.
+
+JAX then selects: the outputs of branches, and all that a loop carries, by which examples
+have gone on. For a ring of rows (`lox._rows.ring`) that would go through all of its rows in
+each iteration. But if what is written is masked, there is nothing to select:
+
+    carry    new value                         after the iteration, for running [1 0 1]
+    x        body(x)                           select(running, body(x), x)
+    ring     lox_write ring row valid          lox_write ring row (valid & running)
+
+So loops and branches that write are batched here, and leave the rings out.
 """
 
 import dataclasses

@@ -4,7 +4,8 @@ One iteration is a program that logs something. What becomes of it in the loop a
 
     rows of a `scan`         leave the loop as its outputs do, stacked: (length, ...)
     reduced keys, tokens     go along the carry, combined with what is there
-    rows of a `while`        go along the carry in a ring of a fixed capacity
+    rows of a `while`        go along the carry in a ring of a fixed capacity; those of
+                             loops inside each other in one buffer, see `loop_carry.py`
 
 So the carry of the loop depends on what an iteration logs, which is found out by staging
 the body. It is interpreted once: what has been staged is also what the new loop runs.
