@@ -12,8 +12,11 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTEST := python -m pytest
 
-# XLA's CPU back end can deadlock in jaxlib 0.10.2, with or without lox.
-CALM := case "$$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("jaxlib"))')" in \
+# The demo needs little: it has a small environment of its own until there is the large one.
+DEMO   := $(if $(wildcard $(READY)),$(VENV),.venv-demo)
+
+# $(call calm,environment): XLA's CPU back end can deadlock in jaxlib 0.10.2, even without lox.
+calm = case "$$($(1)/bin/python -c 'import importlib.metadata as m; print(m.version("jaxlib"))')" in \
 	0.10.2) export XLA_FLAGS="$$XLA_FLAGS --xla_cpu_enable_concurrency_optimized_scheduler=false";; esac;
 
 # $(call install,interpreter,environment,requirements)
@@ -32,12 +35,12 @@ help: ## List the targets
 		awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
 
 .PHONY: demo
-demo: $(READY) ## Train PPO on CartPole with 8 seeds, show and keep what it logs
-	@$(CALM) $(BIN)/python examples/ppo.py --out build/demo
+demo: $(DEMO)/.ready ## Train PPO on CartPole with 8 seeds, show and keep what it logs
+	@$(call calm,$(DEMO)) $(DEMO)/bin/python examples/ppo.py --out build/demo
 
 .PHONY: pictures
 pictures: $(READY) ## Draw the pictures of the examples in docs/pictures anew
-	@$(CALM) $(BIN)/python tools/pictures.py $(ARGS)
+	@$(call calm,$(VENV)) $(BIN)/python tools/pictures.py $(ARGS)
 
 .PHONY: test
 test: $(READY) ## Run the tests on the newest JAX
@@ -71,13 +74,17 @@ coverage: $(READY) ## Run the tests and show the lines and branches that they mi
 fuzz: $(READY) ## Compare FUZZ=3000 random programs with their eager runs
 	@LOX_FUZZ=$(FUZZ) $(BIN)/$(PYTEST) tests/laws/test_random_programs.py $(ARGS)
 
+.PHONY: fuzz-store
+fuzz-store: $(READY) ## Damage stores in FUZZ=3000 ways, and read what is left
+	@LOX_FUZZ_STORE=$(FUZZ) $(BIN)/$(PYTEST) -n2 -rP tests/host/store/test_mutations.py $(ARGS)
+
 .PHONY: soak
 soak: $(READY) ## Deliver a million records, and run a loop ten thousand times, in order
 	@LOX_RUNS=10000 $(BIN)/$(PYTEST) -n0 tests/stream/soak.py tests/stream/test_tap.py -k "soak or swap" $(ARGS)
 
 .PHONY: bench
 bench: $(READY) ## Measure what lox costs; ARGS=--write updates the figures, --quick takes seconds
-	@$(CALM) $(BIN)/python benchmarks/run.py $(ARGS)
+	@$(call calm,$(VENV)) $(BIN)/python benchmarks/run.py $(ARGS)
 
 .PHONY: lint
 lint: $(READY) ## Run ruff, import-linter and pyright
@@ -91,13 +98,37 @@ docs: $(READY) ## Build the documentation, build/docs/index.html
 	@$(BIN)/sphinx-build -E -W --keep-going -n -q -d build/doctrees docs build/docs
 	@echo build/docs/index.html
 
+.PHONY: package
+package: ## Build the wheel and the sdist, and try each in an empty environment
+	@[ -n "$(PYTHON)" ] || exit 1
+	@rm -rf dist build/package
+	@$(PYTHON) -m venv build/package/tools
+	@build/package/tools/bin/python -m pip install -qq --disable-pip-version-check build twine
+	@build/package/tools/bin/python -m build -q
+	@build/package/tools/bin/twine check --strict dist/*
+	@for file in dist/*; do \
+		rm -rf build/package/empty && mkdir -p build/package/empty/work || exit 1; \
+		$(PYTHON) -m venv build/package/empty/venv || exit 1; \
+		build/package/empty/venv/bin/python -m pip install -qq --disable-pip-version-check $$file || exit 1; \
+		(cd build/package/empty/work && ../venv/bin/python ../../../../tools/smoke.py) || exit 1; \
+		echo "$$file is fine"; \
+	done
+
 .PHONY: clean
 clean: ## Remove the environments and all that was built
-	rm -rf .venv .venv-jax-* .venv-libraries .venv-peer-* build dist .coverage .pytest_cache .ruff_cache
+	rm -rf .venv .venv-demo .venv-jax-* .venv-libraries .venv-peer-* build dist .coverage .pytest_cache .ruff_cache
 	find lox lox_host logify tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml
 	$(call install,$(PYTHON),$(VENV))
+
+.venv-demo/.ready: pyproject.toml
+	@[ -n "$(PYTHON)" ] || exit 1
+	@echo "Setting up $(@D) with JAX, lox and matplotlib ($$($(PYTHON) --version))"
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install --disable-pip-version-check -e '.[plot]'
+	@touch $@
 
 .venv-jax-0.7.2/.ready: pyproject.toml
 	$(call install,$(shell tools/find-python 3.11),$(@D),jax==0.7.2)

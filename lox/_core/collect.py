@@ -13,13 +13,14 @@ from lox._core.handler import Handler
 from lox._core.log import relog
 from lox._core.record import Record, log_effect
 from lox._jax import equations
-from lox._rows.accumulator import Accumulator, finished, reduced
+from lox._rows.accumulator import Accumulator, Entry, finished, reduced
+from lox._rows.align import check_batch, repeated
 from lox._rows.collected import Collected, Keys, Threaded, rows_by_key
 from lox._rows.loop_carry import Buffer, shortened
-from lox._rows.merge import Entry, without_ghosts
+from lox._rows.merge import zero_masked_rows
 from lox._rows.reductions import reduction_named
-from lox._rows.rows import Rows, Where, check_batch, static, widened
-from lox._rows.side_by_side import Apart, entry_key
+from lox._rows.rows import Rows, Where, static
+from lox._rows.side_by_side import SideBySide, entry_key
 
 
 @jax.tree_util.register_dataclass
@@ -33,7 +34,8 @@ class Collect(Handler):
         entries: Of what is selected, the entries to collect. None: all.
         keep: Whether what is collected goes on outward, too.
         outward: Whether anything goes on outward.
-        apart: Whether every reduction of a key stands apart, not only an `Apart`.
+        side_by_side: Whether every reduction of a key stands beside others, not only a
+            `SideBySide`.
         reduce: The reduction of each key, or of all keys (None). Without one, a record's
             own.
         interval: Every how many rows of a key one is kept.
@@ -50,7 +52,7 @@ class Collect(Handler):
     entries: frozenset[str] | None = static(default=None)
     keep: bool = static(default=False)
     outward: bool = static(default=True)
-    apart: bool = static(default=False)
+    side_by_side: bool = static(default=False)
     reduce: tuple[tuple[str | None, Any], ...] = static(default=())
     interval: int | None = static(default=None)
     capacity: int | None = static(default=None)
@@ -68,8 +70,8 @@ class Collect(Handler):
         mine = [key for key in record.keys if tagged and self._wants(key, record)]
         outward = [key for key in record.keys if self.keep or key not in mine]
         if outward and self.outward:
-            relog(record.only(tuple(outward)).replace(delivered=(*record.delivered, *mine)))
-        located = record.located(self.coordinates)
+            relog(record.only(tuple(outward)).replace(passed_on=True))
+        located = record.with_default_steps(self.coordinates)
         groups: dict[Keys, Entry] = {}
         offsets: dict[str, Any] = {}
         for keys in self._together(mine, record):
@@ -104,14 +106,14 @@ class Collect(Handler):
     def _entry(self, key: str, record: Record) -> str:
         """What the rows of a key are collected under."""
         asked = self._asked(key, record)
-        stands_apart = self.apart or isinstance(asked, Apart)
-        return entry_key(key, asked) if stands_apart else key
+        is_side_by_side = self.side_by_side or isinstance(asked, SideBySide)
+        return entry_key(key, asked) if is_side_by_side else key
 
     def _thinned(self, key: str, rows: Rows) -> tuple[Rows, jax.Array]:
         """Keep a row if it is one of every `interval` rows, and return the new offset."""
         offset = self.offsets.get(key, jnp.zeros(rows.batch, jnp.int32))
         check_batch(key, rows, rows.replace(batch=offset.shape))
-        rows = widened(rows, offset.shape)
+        rows = repeated(rows, offset.shape)
         keep = offset % self.interval == 0
         valid = keep if rows.valid is None else rows.valid & keep
         count = 1 if rows.valid is None else rows.valid.astype(jnp.int32)
@@ -141,8 +143,8 @@ class Collect(Handler):
         return dataclasses.replace(self, offsets=offsets, buffer=buffer)
 
     def buffering(self, loop: JaxprEqn, logs: Callable[[], Collected]) -> Self | None:
-        can = self.buffers and self.buffer is None and self.capacity is not None
-        if not can or equations.primitive_name(loop) != "while":
+        can = self.buffers and self.buffer is None
+        if not can or self.capacity is None or equations.primitive_name(loop) != "while":
             return None
         if all(map(is_bounded, equations.jaxprs_in(loop.params))):
             return None  # a ring for each key is enough
@@ -237,10 +239,10 @@ class Collect(Handler):
             return finished(rows)
         if self.interval is not None:
             rows = shortened(key, rows, -(-rows.bound // self.interval))
-            if rows.sure and not rows.path:
+            if rows.exact and not rows.path:
                 rows = rows.replace(valid=None)
-        rows = without_ghosts(rows)
-        return rows.replace(path=(), outer=0, sure=True, bound=1, where=Where())
+        rows = zero_masked_rows(rows)
+        return rows.replace(path=(), outer=0, exact=True, bound=1, where=Where())
 
     def _wants(self, key: str, record: Record) -> bool:
         if self.keys is not None and key not in self.keys:

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
-from lox._core.analysis import holds_writes
+from lox._core.analysis import holds_writes, may_hold_records
 from lox._core.log import relog
 from lox._core.record import (
     RECORD_EFFECTS,
@@ -168,6 +168,13 @@ class Handler:
         """
         return self
 
+    def in_backward_rules(self) -> "Handler":
+        """Return the handler for backward rules, which run when the program is over.
+
+        What they log belongs to the transformations around the derivative.
+        """
+        return Forward()
+
     # How it goes through `vmap` and `shard_map`.
 
     def batched(self, size: int) -> Self:
@@ -274,6 +281,13 @@ class Mask(_Rewrite):
     def of(cls, condition: jax.Array, branch: Branch | None = None) -> "Mask":
         return cls((condition,), (branch,))
 
+    def concerns(self, program: Any) -> bool:
+        # What rules log once the program is differentiated must be masked, too.
+        return may_hold_records(program) or holds_writes(program)
+
+    def in_backward_rules(self) -> "Mask":
+        return self
+
     def following(self, earlier: Handler) -> "Mask":
         assert isinstance(earlier, Mask)
         conditions = *self.conditions, *earlier.conditions
@@ -287,13 +301,10 @@ class Mask(_Rewrite):
             wide = jnp.broadcast_to(jnp.expand_dims(condition, inner), record.batch)
             valid = wide if record.valid is None else record.valid & wide
             if branch is None:
-                record = record.replace(valid=valid, sure=False)
+                record = record.replace(valid=valid, exact=False)
             else:
                 record = record.replace(valid=valid, path=(*record.path, branch))
         return record
-
-    def concerns(self, program: Any) -> bool:
-        return super().concerns(program) or holds_writes(program)
 
     def narrow(self, condition: jax.Array) -> jax.Array:
         for mask in reversed(self.conditions):

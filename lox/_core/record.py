@@ -47,7 +47,7 @@ class Carried:
         batch: Sizes of the axes that `vmap` put in front of all arrays.
         outer: How many of these are from outside of the `shard_map` around.
         path: The branches of vmapped `cond`s around it.
-        sure: Whether `valid` says nothing but which examples took `path`.
+        exact: Whether `valid` says nothing but which examples took `path`.
     """
 
     valid: Any = None
@@ -55,11 +55,11 @@ class Carried:
     batch: tuple[int, ...] = ()
     outer: int = 0
     path: tuple[Branch, ...] = ()
-    sure: bool = True
+    exact: bool = True
 
     # The attributes that hold arrays, and all others.
     arrays: ClassVar[tuple[str, ...]] = ("valid", "anchors")
-    static: ClassVar[tuple[str, ...]] = ("batch", "outer", "path", "sure")
+    static: ClassVar[tuple[str, ...]] = ("batch", "outer", "path", "exact")
 
     def tree_flatten(self) -> tuple[list, tuple]:
         children = [getattr(self, name) for name in self.arrays]
@@ -88,7 +88,8 @@ class Record(Carried):
         keys: The keys, in the order they were logged.
         tags: The tags of all keys.
         reduce: The reduction that the call of `log` asks for.
-        delivered: The keys that have been collected already: they need not be printed.
+        passed_on: Whether a transformation with a filter has passed it on: who filters has
+            chosen, so it is not printed any more.
     """
 
     values: tuple[Any, ...]
@@ -96,20 +97,21 @@ class Record(Carried):
     keys: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     reduce: Any = None
-    delivered: tuple[str, ...] = ()
+    passed_on: bool = False
 
     arrays = ("values", "steps", *Carried.arrays)
-    static = ("keys", "tags", *Carried.static, "reduce", "delivered")
+    static = ("keys", "tags", *Carried.static, "reduce", "passed_on")
 
     def only(self, keys: tuple[str, ...]) -> "Record":
         """Return the record with only some of its keys."""
         values = dict(zip(self.keys, self.values, strict=True))
         return self.replace(keys=keys, values=tuple(values[key] for key in keys))
 
-    def located(self, coordinates: Mapping[str, Any]) -> "Record":
-        """Return the record with more steps, which are the same for all examples."""
+    def with_default_steps(self, steps: Mapping[str, Any]) -> "Record":
+        """Return the record with more steps, the same for all examples. Its own win."""
         more = {
-            name: jnp.broadcast_to(index, self.batch) for name, index in coordinates.items()
+            name: jnp.broadcast_to(step, (*self.batch, *jnp.shape(step)))
+            for name, step in steps.items()
         }
         return self.replace(steps={**more, **self.steps})
 
@@ -124,7 +126,7 @@ class Record(Carried):
             outer=self.outer,
             tags=self.tags,
             path=self.path,
-            sure=self.sure,
+            exact=self.exact,
             where=where,
         )
 
@@ -235,7 +237,12 @@ def bind(
     tokens: Sequence[Any] = (),
     **params: Any,
 ) -> list:
-    """Let a primitive carry records; `form` holds all of them but the arrays."""
+    """Let a primitive carry records; `form` holds all of them but the arrays.
+
+    A callback may refuse what it would be called with, by its method `check_steps`.
+    """
+    if hasattr(params.get("callback"), "check_steps"):
+        params["callback"].check_steps(records)
     leaves, form = jax.tree.flatten(tuple(records))
     # The hash of `form` does not tell keys apart, and JAX caches by the parameters.
     keys = tuple(key for record in records for key in record.keys)

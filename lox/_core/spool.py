@@ -12,7 +12,7 @@ from lox._core.transform import transformed
 from lox._logdict.logdict import logdict
 from lox._rows.reductions import Reduction, reduction_named
 from lox._rows.rows import Rows
-from lox._rows.side_by_side import told_apart
+from lox._rows.side_by_side import name_entries
 
 
 def spool(
@@ -97,7 +97,7 @@ def spool_into(
 
 
 def _logs(prefix: str, entries: dict[str, Rows]) -> logdict:
-    logs = logdict.of(told_apart(entries))
+    logs = logdict.of(name_entries(entries))
     return logs.prefix(prefix) if prefix else logs
 
 

@@ -35,11 +35,13 @@ import jax
 import jax.numpy as jnp
 
 from lox._jax import sharding
-from lox._rows.accumulator import Accumulator, combine, empty, fit, form
-from lox._rows.collected import Collected, Keys, Threaded
-from lox._rows.merge import Entry
+from lox._rows.accumulator import Accumulator, Entry, empty
+from lox._rows.align import align, common_form, masked
+from lox._rows.collected import Collected, Threaded
+from lox._rows.merge import combine
 from lox._rows.ring import Ring, count_of, empty_ring, in_ring, ordered, push
-from lox._rows.rows import Rows, common, conform, static
+from lox._rows.rows import Rows, static
+from lox._rows.types import Keys
 
 State = tuple[Threaded, dict[Keys, Accumulator], dict[Keys, Ring]]
 
@@ -74,11 +76,11 @@ class Gathering:
         _, totals, rings = state
         rows, new, forms = logs.rows, logs.accumulators, self._totals()
         totals = {
-            keys: fit(combine(keys[0], [total, new[keys]]), forms[keys])
+            keys: align(combine(keys, [total, new[keys]]), forms[keys])
             for keys, total in totals.items()
         }
         rings = {
-            keys: push(ring, conform(rows.pop(keys), self._row(keys)))
+            keys: push(ring, align(rows.pop(keys), self._row(keys)))
             for keys, ring in rings.items()
         }
         left = {key for keys in rows for key in keys}
@@ -125,17 +127,17 @@ class Gathering:
     def _totals(self) -> dict[Keys, Accumulator]:
         """Return the forms of the accumulators."""
         each = self.logs.accumulators.items()
-        return {keys: form(keys[0], [accumulator]) for keys, accumulator in each}
+        return {keys: masked(common_form(keys, [total])) for keys, total in each}
 
     def _row(self, keys: Keys) -> Rows:
         """Return the form of the rows of one iteration."""
-        return common(keys[0], [self.logs.rows[keys]], time=True)
+        return common_form(keys, [self.logs.rows[keys]], time=True)
 
 
 def kept_rows(ring: Ring, row: Rows, bound: int) -> Rows:
     """Return the rows that a ring has kept of a loop of unknown length."""
     count = count_of(ring, row)
-    return ordered(ring, row).replace(count=count, sure=False, bound=bound)
+    return ordered(ring, row).replace(count=count, exact=False, bound=bound)
 
 
 def choose(condition: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
@@ -150,21 +152,21 @@ def _for_each_device(state: State) -> State:
 
 
 @dataclasses.dataclass(frozen=True)
-class RowForm:
+class RingForm:
     """The form of one row: its structure, and the forms of its arrays."""
 
     tree: Any
     leaves: tuple[jax.ShapeDtypeStruct, ...]
 
     @classmethod
-    def of(cls, key: str, rows: Rows) -> "RowForm":
+    def of(cls, keys: Keys, rows: Rows) -> "RingForm":
         """Return the form of one of some rows."""
 
         def one(x):
             return jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype)
 
-        row = common(key, [rows], time=True).map(one)
-        leaves, tree = jax.tree.flatten(row.replace(path=(), sure=False))
+        row = common_form(keys, [rows], time=True).map(one)
+        leaves, tree = jax.tree.flatten(row.replace(path=(), exact=False))
         return cls(tree, tuple(leaves))
 
     def row(self) -> Rows:
@@ -186,14 +188,14 @@ class Buffer:
 
     rings: list[Ring]
     groups: tuple[Keys, ...] = static()
-    forms: tuple[RowForm, ...] = static()
+    forms: tuple[RingForm, ...] = static()
     order: Keys = static()
     capacity: int = static()
 
     @classmethod
     def of(cls, logs: Collected, capacity: int) -> "Buffer":
         """Return an empty buffer for such rows."""
-        forms = {keys: RowForm.of(keys[0], rows) for keys, rows in logs.rows.items()}
+        forms = {keys: RingForm.of(keys, rows) for keys, rows in logs.rows.items()}
         rings = [empty_ring(form.row(), capacity) for form in forms.values()]
         return cls(rings, tuple(forms), tuple(forms.values()), logs.order, capacity)
 
@@ -204,7 +206,7 @@ class Buffer:
         for ring, keys, own in zip(self.rings, self.groups, self.forms, strict=True):
             rows = logs.get(keys)
             if isinstance(rows, Rows):
-                ring = push(ring, conform(rows, own.row(), rows.length))
+                ring = push(ring, align(rows, own.row(), rows.length))
             rings.append(ring)
         return dataclasses.replace(self, rings=rings)
 
@@ -237,6 +239,6 @@ def shortened(key: str, rows: Rows, capacity: int) -> Rows:
     """Move the valid rows to the front, in as many rows as there can be valid ones."""
     if not rows.time or rows.length <= capacity:
         return rows
-    target = common(key, [rows], time=True)
-    ring = push(empty_ring(target, capacity), conform(rows, target))
+    target = common_form((key,), [rows], time=True)
+    ring = push(empty_ring(target, capacity), align(rows, target))
     return ordered(ring, target).replace(count=rows.count)

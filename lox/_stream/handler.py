@@ -16,9 +16,10 @@ from lox._core.handler import Handler
 from lox._core.record import Delivery, Record
 from lox._jax import equations, sharding
 from lox._logdict.logdict import logdict
+from lox._rows.align import per_example
 from lox._rows.collected import Collected, Threaded, rows_by_key
 from lox._rows.loop_carry import Buffer
-from lox._rows.rows import Where, per_example, static, without_keys
+from lox._rows.rows import Where, static, without_keys
 from lox._stream.buffer import any_example
 from lox._stream.emit import emit
 from lox._stream.packet import Packet
@@ -34,7 +35,8 @@ class Tap(Handler):
         token: Comes from the last host call: the next one comes after it.
         run: What each record goes with: the number of the run that it belongs to.
         callback: What the host calls.
-        batch: Every how many rows of a key a loop delivers them. None: each record.
+        batch: Every how many rows of a key, of those that an interval keeps, a loop
+            delivers them. None: each record.
         batch_axes: Sizes of the axes that come from `vmap`s around.
         buffer: Where rows wait for others. None: they are delivered at once.
     """
@@ -66,8 +68,9 @@ class Tap(Handler):
     ) -> int | None:
         if self.batch is None or self.buffer or not all(map(is_bounded, body)):
             return None
+        # Of any `batch * interval` rows in a row, `batch` are kept.
         number = max(1, rows())
-        size = max(1, self.batch // number)
+        size = max(1, self.batch * self.every() // number)
         if length is None or number == 1:
             return size
         # As many calls with as many rows each, if that is possible: the last few iterations
@@ -174,7 +177,7 @@ def _delivery(logs: Collected, run: Any, batch_axes: tuple[int, ...]) -> Deliver
     n = len(batch_axes)
     groups = {
         keys: without_keys(
-            rows.replace(path=(), outer=0, sure=True, bound=1, count=None, where=Where())
+            rows.replace(path=(), outer=0, exact=True, bound=1, count=None, where=Where())
         )
         for keys, rows in logs.rows.items()
     }

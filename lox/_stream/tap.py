@@ -3,7 +3,7 @@
 import dataclasses
 import functools as ft
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -13,6 +13,7 @@ from lox._core.collect import Collect
 from lox._core.interpreter import Interpreter
 from lox._core.log import check_function
 from lox._core.options import check_positive, check_prefix, listening, selection
+from lox._core.record import Delivery, listed
 from lox._core.transform import transformed
 from lox._logdict.logdict import logdict
 from lox._stream.callbacks import awaited, call_soon, callback_thread
@@ -43,8 +44,8 @@ def tap(
 
     What is logged goes on to whoever is around, too, but is not printed any more.
 
-    Under `vmap`, the callback is called for each example that logs, and `example` is a
-    step.
+    Under `vmap`, the callback is called for each example that logs, and its index is the
+    step `example`; your own steps then need other names.
 
     Args:
         fun: Any JAX function, with loops of any kind.
@@ -152,6 +153,23 @@ class Listener:
     def configured(self, jaxpr: Any, interval: int | None) -> Callable[[Packet], None]:
         return self
 
+    def check_steps(self, deliveries: Sequence[Delivery]) -> None:
+        """Raise if a step of the user's has the name of one that the callback is given."""
+        for delivery in deliveries:
+            steps = delivery.logs.steps
+            if delivery.batch and "example" in steps:
+                raise ValueError(
+                    f"{listed(steps['example'])} is logged with a step called 'example', "
+                    "which is where `lox.tap` puts the index of the example under `vmap`. "
+                    "Give your step another name, or tap outside: `lox.tap(jax.vmap(f))`."
+                )
+            if self.process and "process" in steps:
+                raise ValueError(
+                    f"{listed(steps['process'])} is logged with a step called 'process', "
+                    "which is where `lox.tap(process=True)` puts the index of the process. "
+                    "Give your step another name."
+                )
+
     def __call__(self, packet: Packet) -> None:
         call_soon(self, self._deliver, packet)
 
@@ -163,7 +181,7 @@ class Listener:
 def _with_process(logs: logdict) -> logdict:
     number = np.array(jax.process_index())
     rows = logs.rows().items()
-    return logdict.of({key: own.at({"process": number}) for key, own in rows})
+    return logdict.of({key: own.with_steps({"process": number}) for key, own in rows})
 
 
 def _identified(callback: Callable) -> Callable:

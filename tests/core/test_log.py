@@ -1,6 +1,7 @@
 """What `lox.log` takes, refuses, returns and prints."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -59,8 +60,8 @@ def test_pytrees_keep_their_structure():
     ("data", "message"),
     [
         ({"x": "text"}, r"The value of 'x' is or holds `str` \('text'\)"),
-        ({"x": None}, "The value of 'x' is or holds `None`"),
-        ({"x": {}}, "The value of 'x' is or holds `dict`"),
+        ({"x": None}, "The value of 'x' is `None`, but"),
+        ({"x": {}}, "The value of 'x' is `{}`, but"),
         ({"x": object()}, "The value of 'x' is or holds `object`"),
         ({"x": [1.0, "a"]}, r"The value of 'x' is or holds `str` \('a'\)"),
         ({"x": np.array(["a"])}, "The value of 'x' is or holds an array of <U1"),
@@ -79,11 +80,18 @@ def test_what_is_not_a_log_is_refused(data, message, silent):
 
 
 @pytest.mark.parametrize(
-    "name", ["items", "filter", "steps", "valid", "keys", "slice", "_rows", "_x"]
+    "name", ["data", "items", "filter", "steps", "valid", "keys", "slice", "_rows", "_x"]
 )
 def test_a_step_may_not_hide_an_attribute(name):
     with pytest.raises(ValueError, match=f"A step cannot be called '{name}'"):
         lox.log({"x": 1.0}, **{name: 3})
+
+
+@pytest.mark.parametrize("value", [None, [None], {"a": []}])
+def test_a_value_that_holds_nothing_is_shown(value):
+    shown = re.escape(f"The value of 'bad' is `{value!r}`, but `lox.log` takes numbers")
+    with pytest.raises(TypeError, match=shown):
+        lox.log({"good": 1, "bad": value})
 
 
 def test_a_step_is_a_number():

@@ -13,7 +13,9 @@ import pytest
 from jax import export
 from jax.sharding import NamedSharding, PartitionSpec
 
+import logify
 import lox
+from support.programs import logged
 
 
 def f(x):
@@ -415,7 +417,7 @@ def test_rows_of_one_key_must_have_one_shape():
         jax.lax.cond(
             x > 0,
             lambda: lox.log({"x": 1.0}) and None,
-            lambda: lox.log({"x": 1}) and None,
+            lambda: lox.log({"x": np.ones(2, np.int32)}) and None,
         )
 
     def trees(x):
@@ -424,7 +426,7 @@ def test_rows_of_one_key_must_have_one_shape():
 
     def steps(x):
         lox.log({"x": x}, step=1)
-        lox.log({"x": x}, step=1.0)
+        lox.log({"x": x}, step=np.ones(2, np.float32))
 
     place = r"at .*test_spool.py:\d+"
     for fun, message in (
@@ -432,11 +434,11 @@ def test_rows_of_one_key_must_have_one_shape():
             shapes,
             rf"'x' is logged as float32\[\] {place}.* and as float32\[3\] {place}",
         ),
-        (branches, rf"'x' is logged as int32\[\] {place}.* and as float32\[\] {place}"),
+        (branches, rf"'x' is logged as int32\[2\] {place}.* and as float32\[\] {place}"),
         (trees, r"'x' is logged as \{a: float32\[\]\} .* and as \{b: float32\[\]\}"),
         (
             steps,
-            rf"The step 'step' of 'x' is int32\[\] {place}.* and float32\[\] {place}",
+            rf"The step 'step' of 'x' is int32\[\] {place}.* and float32\[2\] {place}",
         ),
     ):
         with pytest.raises(ValueError, match=message):
@@ -631,3 +633,112 @@ def test_a_ref_among_the_arguments_is_updated(transform, capsys):
         if transform is lox.spool:
             assert out[1]["total"].tolist() == [1.0, 2.0, 4.0, 7.0]
     lox.barrier()
+
+
+def test_results_come_back_as_the_function_returns_them():
+    """A constant of the program is an array for the user, too."""
+    outer = jnp.arange(3.0)
+
+    def fun(x):
+        lox.log({"x": x})
+        arrays = jnp.ones(()), jnp.arange(3), jnp.array([1, 2]), outer, outer + 1
+        numbers = [jnp.asarray(number) for number in (x, 1.0, 3, True, 1j, np.int8(2))]
+        return arrays, numbers, jnp.sin(x), jax.random.key(0), x, 1.0, np.ones(2), None, "s"
+
+    def kinds(tree):
+        kind = lambda x: (type(x), getattr(x, "dtype", None), getattr(x, "weak_type", None))  # noqa: E731
+        return jax.tree.map(kind, tree)
+
+    with lox.silent():
+        expected = kinds(fun(1.0))
+    for _ in range(2):
+        assert kinds(lox.spool(fun)(1.0)[0]) == expected
+        assert kinds(lox.tap(fun, lambda logs: None)(1.0)) == expected
+        assert kinds(lox.progress(fun)(1.0)) == expected
+        assert kinds(logify.logify(fun)(1.0)[0]) == expected
+
+
+def test_a_function_is_not_run_where_its_rule_takes_its_place():
+    """As in an eager run: what the rule does not log has not happened."""
+    calls = []
+
+    def primal(x):
+        jax.debug.callback(calls.append, x)
+        return jnp.sin(logged("y", logged("x", x) + 1))
+
+    by_jvp, by_vjp = jax.custom_jvp(primal), jax.custom_vjp(primal)
+    by_jvp.defjvp(lambda x, t: (jnp.sin(logged("x", *x)), 3 * t[0]))
+    by_vjp.defvjp(lambda x: (jnp.sin(logged("x", x)), None), lambda _, g: (3 * g,))
+    for fun in (by_jvp, by_vjp):
+        spooled = lox.spool(fun)
+        _, logs = spooled(jnp.float32(1))
+        assert logs.data == {"x": 1, "y": 2}
+        assert logs.valid["y"]
+        assert "x" not in logs.valid
+        jax.effects_barrier()
+        calls.clear()
+
+        _, expected = lox.spool(jax.grad(fun))(jnp.float32(1))
+        for differentiated in (
+            jax.grad(spooled, has_aux=True),
+            jax.jit(jax.grad(jax.jit(spooled), has_aux=True)),
+        ):
+            for _ in range(2):
+                slope, logs = differentiated(jnp.float32(1))
+                assert slope == 3
+                assert logs.compact().data == expected.data == {"x": 1}
+        _, logs = jax.grad(lox.spool(fun, reduce="mean"), has_aux=True)(jnp.float32(1))
+        assert logs["x"] == 1
+        assert not logs.valid["y"]
+        found = []
+        jax.grad(lox.tap(fun, lambda logs: found.append(dict(logs))))(jnp.float32(1))
+        lox.barrier()
+        assert found == [{"x": 1}]
+        jax.effects_barrier()
+        assert not calls
+
+
+def test_a_custom_vmap_function_is_not_run_where_its_rule_takes_its_place():
+    @jax.custom_batching.custom_vmap
+    def fun(x):
+        return jnp.sin(logged("y", logged("x", x) + 1))
+
+    @fun.def_vmap
+    def _(axis_size, in_batched, x):
+        return jax.vmap(lambda x: jnp.sin(logged("x", x)))(x), True
+
+    xs = jnp.arange(3.0)
+    _, logs = lox.spool(fun)(xs[1])
+    assert logs.data == {"x": 1, "y": 2}
+    assert logs.valid["y"]
+    for spooled in (
+        lox.spool(jax.vmap(fun)),
+        jax.vmap(lox.spool(fun)),
+        jax.jit(jax.vmap(jax.jit(lox.spool(fun)))),
+    ):
+        _, logs = spooled(xs)
+        assert list(logs["x"]) == [0, 1, 2]
+        assert not np.any(logs.valid.get("y", False))
+    found = []
+    jax.vmap(lox.tap(fun, lambda logs: found.append(dict(logs))))(xs)
+    lox.barrier()
+    assert found == [{"x": 0}, {"x": 1}, {"x": 2}]
+
+
+def test_a_rule_that_logs_less_for_some_arguments_is_an_error_that_names_the_key():
+    @jax.custom_vjp
+    def fun(x, y):
+        return logged("k", x) * y
+
+    def forward(x, y):
+        if y.perturbed:
+            lox.log({"k": x.value})
+        return x.value * y.value, (x.value, y.value)
+
+    fun.defvjp(forward, lambda xy, g: (g * xy[1], g * xy[0]), symbolic_zeros=True)
+    spooled, x = lox.spool(fun), jnp.float32(2)
+    assert jax.grad(spooled, argnums=(0, 1), has_aux=True)(x, x)[1].data == {"k": 2}
+    with pytest.raises(
+        NotImplementedError, match="'k' is logged by a function with a rule"
+    ):
+        jax.grad(spooled, has_aux=True)(x, x)

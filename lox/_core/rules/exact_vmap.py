@@ -25,7 +25,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun
 
-from lox._core.analysis import holds_writes, written_from
+from lox._core import context as _context
+from lox._core.analysis import holds_writes, may_hold_records, written_from
 from lox._core.handler import Mask, Strip
 from lox._core.interpreter import Interpreter
 from lox._core.record import holds_records
@@ -41,8 +42,10 @@ from lox._rows.rows import Branch, static
 @patches.implements("cond under vmap")
 def _batched_cond(original: Callable, axis, args, dims, *, branches, **params):
     index, *operands = args
+    is_searched = _context.state() == "searched"
     has_writes = any(map(holds_writes, branches))
-    if dims[0] is None or not (has_writes or holds_records(*branches)):
+    has_any = has_writes or any(map(may_hold_records, branches))
+    if dims[0] is None or is_searched or not has_any:
         return original(axis, args, dims, branches=branches, **params)
     aval, number = tracing.unbatched_aval(index, axis.size, dims[0]), _number_of(branches)
 
@@ -74,7 +77,8 @@ def _choose_in_place(
     # For each output the operand that it is; the masked branches take the index first.
     same = [each[0] if len({*each}) == 1 else None for each in origins]
     rings = [None if at is None else at + 1 for at in same]
-    index, operands, axes = jnp.moveaxis(args[0], dims[0], 0), [*args[1:]], [*dims[1:]]
+    index, _ = _over_examples(args[0], dims[0], axis.size)
+    operands, axes = [*args[1:]], [*dims[1:]]
     each_outs = []
     for branch in masked:
         outs = _vmap(axis, jaxpr_as_fun(branch), axes)(*operands)
@@ -144,7 +148,8 @@ def _batched_while(original: Callable, axis, args, dims, **params):
     # masked by its value, which is carried along: asked twice, it might log twice.
     if (
         cond.out_avals[0].shape
-        or not (holds_records(cond, body) or holds_writes(body))
+        or not (holds_writes(body) or any(map(may_hold_records, (cond, body))))
+        or _context.state() == "searched"
         or not _is_predicate_batched(original, axis, args, dims, params)
     ):
         return original(axis, args, dims, **params)
