@@ -50,17 +50,30 @@ test: $(READY) ## Run the tests on the newest JAX
 test-full: $(READY) ## Run the tests in every combination, which takes much longer
 	@LOX_FULL=1 $(BIN)/$(PYTEST) $(ARGS)
 
+# Every minor release of JAX: the whole suite on the oldest, a middle and the newest one, the
+# laws on the others, and on the newest with the flags that will be its next defaults.
+WHOLE := 0.7.2 0.10.2 newest
+LAWS  := 0.8.3 0.9.2 0.11.2
+FLAGS := JAX_REMAT3=1 JAX_CUSTOM_VJP3=1 JAX_CUSTOM_JVP3=1
+
 .PHONY: test-jax
-test-jax: ## Run the tests on the oldest, a middle and the newest JAX
+test-jax: ## Run the tests on every minor release of JAX, and with its upgrade flags
 	@failed=; \
-	for jax in 0.7.2 0.10.2 newest; do \
-		echo "== JAX $$jax"; \
-		$(MAKE) --no-print-directory test-jax-$$jax || failed="$$failed $$jax"; \
+	for each in $(WHOLE:%=test-jax-%) $(LAWS:%=laws-jax-%) laws-flags; do \
+		echo "== $$each"; \
+		$(MAKE) --no-print-directory $$each || failed="$$failed $$each"; \
 	done; \
-	[ -z "$$failed" ] || { echo "Failed on JAX:$$failed" >&2; exit 1; }
+	[ -z "$$failed" ] || { echo "Failed:$$failed" >&2; exit 1; }
 
 test-jax-%: .venv-jax-%/.ready
 	@$(<D)/bin/$(PYTEST) $(ARGS)
+
+laws-jax-%: .venv-jax-%/.ready
+	@$(<D)/bin/$(PYTEST) tests/laws $(ARGS)
+
+.PHONY: laws-flags
+laws-flags: .venv-jax-newest/.ready
+	@$(FLAGS) $(<D)/bin/$(PYTEST) tests/laws $(ARGS)
 
 .PHONY: test-libraries
 test-libraries: .venv-libraries/.ready ## Run the tests with flax, equinox, diffrax and others
@@ -73,6 +86,10 @@ coverage: $(READY) ## Run the tests and show the lines and branches that they mi
 .PHONY: fuzz
 fuzz: $(READY) ## Compare FUZZ=3000 random programs with their eager runs
 	@LOX_FUZZ=$(FUZZ) $(BIN)/$(PYTEST) tests/laws/test_random_programs.py $(ARGS)
+
+.PHONY: fuzz-store
+fuzz-store: $(READY) ## Damage stores in FUZZ=3000 ways, and read what is left
+	@LOX_FUZZ_STORE=$(FUZZ) $(BIN)/$(PYTEST) -n2 -rP tests/host/store/test_mutations.py $(ARGS)
 
 .PHONY: soak
 soak: $(READY) ## Deliver a million records, and run a loop ten thousand times, in order
@@ -134,6 +151,16 @@ $(READY): pyproject.toml
 
 .venv-jax-newest/.ready: pyproject.toml
 	$(call install,$(shell tools/find-python),$(@D))
+
+# Only what the laws need: pip takes very long to find versions of the trackers that fit.
+$(LAWS:%=.venv-jax-%/.ready): pyproject.toml
+	@python=$$(tools/find-python 3.12 3.13); [ -n "$$python" ] || exit 1; \
+	echo "Setting up $(@D) ($$($$python --version))"; \
+	rm -rf $(@D); \
+	$$python -m venv $(@D); \
+	$(@D)/bin/python -m pip install -qq --disable-pip-version-check \
+		-e . pytest 'pytest-xdist>=3.7' jax==$(@D:.venv-jax-%=%)
+	@touch $@
 
 # What the benchmarks compare lox with, each on the newest JAX that it works on.
 PEER-jax-tap := jax-tap

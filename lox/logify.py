@@ -16,6 +16,7 @@ from lox._core.collect import Collect
 from lox._core.spool import spool_into
 from lox._core.transform import transformed
 from lox._logdict.logdict import logdict
+from lox._rows.rows import Rows
 from lox._rows.side_by_side import SideBySide, split_entry_key
 from lox_host.display.values import short
 
@@ -39,8 +40,8 @@ def log(name: str, value: Any, reduction: str = "replace") -> None:
         name: What to log it under.
         value: A number, an array or a pytree of them.
         reduction: What becomes of several values: `"replace"` keeps the last one, `"mean"`
-            and `"sum"` combine them, `"append"` stacks them along a new first axis. A
-            value that is appended only once, outside of any loop, stays as it is.
+            and `"sum"` combine them, `"append"` stacks them along a new first axis,
+            even a single one.
 
     Example:
         >>> import logify
@@ -129,8 +130,15 @@ def logify(fun: Callable) -> Callable[..., tuple[Any, Logs]]:
     return transformed(fun, logified, "logify.logify")
 
 
-def _logs(entries: dict[str, Any]) -> Logs:
-    return Logs(logdict.of(entries))
+def _logs(entries: dict[str, Rows]) -> Logs:
+    return Logs(logdict.of({key: _listed(key, own) for key, own in entries.items()}))
+
+
+def _listed(key: str, rows: Rows) -> Rows:
+    """Return what is appended as a list, even if it is a single value."""
+    if rows.time or split_entry_key(key)[1] != "append":
+        return rows
+    return rows.map(lambda x: x[None], time=True)
 
 
 def _nested(entries: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -1,6 +1,8 @@
 """A writer that hands everything to the writers of several loggers."""
 
-from collections.abc import Sequence
+import functools as ft
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lox_host.host_logger import HostLogger
 from lox_host.rows import Batch
@@ -10,9 +12,9 @@ from lox_host.writer import Run
 class FanOut:
     """The back end of `MultiLogger`.
 
-    Each member has a registry and a buffer of its own: it may have begun the run of a key
-    before, alone, and then has another id for it. A member that fails keeps its failure, so
-    that the others go on.
+    Each member has a registry, a buffer and a thread of its own: it may have begun the run
+    of a key before, alone, and then has another id for it. Nothing but the opening of runs
+    waits for members. One that fails keeps its failure, and one that hangs only its rows.
     """
 
     def __init__(self, members: Sequence[HostLogger]):
@@ -27,11 +29,14 @@ class FanOut:
         try:
             for member in self._members:
                 is_new = member.registry.id_of(run.key) is None
-                ids.append(member.open_run(run.key, run.group, run.process, run.job))
+                open_run = ft.partial(
+                    member.open_run, run.key, run.group, run.process, run.job, run.config
+                )
+                ids.append(member.worker.run(open_run))
                 begun += [(member, ids[-1])] if is_new else []
         except BaseException:
             for member, id in begun:
-                member.finish_runs([id])
+                member.worker.run(ft.partial(member.finish_runs, [id]))
             raise
         self._ids[run.id] = ids
 
@@ -42,18 +47,21 @@ class FanOut:
 
     def flush(self) -> None:
         for member in self._members:
-            member.buffer.flush()
+            member.worker.submit(member.buffer.flush)
 
     def close(self, run: Run) -> None:
         for member, id in zip(self._members, self._ids.pop(run.id), strict=True):
-            member.close_runs([id])
+            member.worker.submit(ft.partial(member.finish_runs, [id]))
 
 
-def fan_out(members: Sequence[HostLogger]) -> HostLogger:
-    """Make one logger of several."""
+def fan_out(
+    members: Sequence[HostLogger], config: Mapping[str, Any] | None = None
+) -> HostLogger:
+    """Make one logger of several. Its configuration is added to theirs."""
     return HostLogger(
         "MultiLogger",
         FanOut(members),
+        config=config,
         all_processes=True,  # each member knows in which it writes
         every=min(member.every for member in members),
         members=members,

@@ -1,23 +1,37 @@
 """The host half of a logger: begins runs, takes what they log, and ends them.
 
-The device half (`lox.loggers.Logger`) holds one, and calls it on any thread. It has all the
-work done on the thread of its worker:
+The device half (`lox.loggers.Logger`) holds one, and calls it on any thread. The back end
+is called on the thread of a worker that no other logger has:
 
-    host calls of programs --take--> worker's queue --> WriteBuffer --> Writer
-                                                            ^
-    logger.init, logger.finish ----> RunRegistry -----------+
+    host calls of programs --take--> WriteBuffer --worker--> Writer
+                                         ^
+    logger.init, logger.finish --worker--+--> RunRegistry
+
+A `MultiLogger` is one whose writer, a `FanOut`, puts rows into the buffers of its members.
+It waits for none of them, so that a member that hangs holds up no other. Who waits is the
+program, before it gives more to a logger of which a member has no room, and whoever wants
+something to be finished.
 """
 
+import contextlib
+import functools as ft
+import sys
+import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from concurrent.futures import Future, TimeoutError
+from typing import Any, TypeVar
 
 import numpy as np
 
+from lox_host.guarded_writer import GuardedWriter, OnError
 from lox_host.run_key import run_key
 from lox_host.run_registry import Agree, Key, RunRegistry
-from lox_host.worker import Worker, writer_thread
-from lox_host.write_buffer import OnError, PacketSource, WriteBuffer
+from lox_host.worker import Worker
+from lox_host.write_buffer import PacketSource, WriteBuffer
 from lox_host.writer import Writer
+
+T = TypeVar("T")
 
 
 class HostLogger:
@@ -32,7 +46,10 @@ class HostLogger:
         on_error: Whether a writer that fails is warned of, or stops the program.
         all_processes: Whether processes other than the first write, too.
         every: How many seconds rows are collected before they are written.
+        patience: How many seconds to wait for a writer that gets nothing done.
         members: The loggers that the writer hands everything to, if it is a `FanOut`.
+
+    Attributes:
         worker: The thread that calls the writer.
     """
 
@@ -45,26 +62,31 @@ class HostLogger:
         on_error: OnError = "warn",
         all_processes: bool = False,
         every: float = 0.5,
+        patience: float = 30.0,
         members: Sequence["HostLogger"] = (),
-        worker: Worker = writer_thread,
     ):
         if on_error not in ("warn", "raise"):
             raise ValueError(f'`on_error` is "warn" or "raise", not {on_error!r}.')
+        if not patience >= 0:
+            raise ValueError(f"`patience` is {patience!r}, not a number of seconds.")
         _check_writer(writer)
         _check_config(config)
         self.name, self.writer, self.every = name, writer, every
         self._config, self._all_processes = dict(config or {}), all_processes
-        self._worker, self._members = worker, list(members)
+        self._members = list(members)
+        # The back ends that rows go to from here.
+        self._others = self.back_ends if members else []
+        self.worker = Worker(f"lox-{name}")
         self.registry = RunRegistry(name)
-        self.buffer = WriteBuffer(
-            name, writer, self.registry, worker, on_error=on_error, every=every
-        )
+        self._guarded = GuardedWriter(name, writer, on_error=on_error, patience=patience)
+        self.buffer = WriteBuffer(self._guarded, self.registry, self.worker, every=every)
         # Those that are to be finished when all programs are done.
         self._ending: dict[int, None] = {}
         self._is_forgotten = False
         # Not with the first run, which a thread of JAX may begin: those take subnormal
         # numbers for zero, and a thread inherits that from the one that starts it.
-        worker.start()
+        self.worker.start()
+        weakref.finalize(self, self.worker.retire).atexit = False
 
     @property
     def back_ends(self) -> list["HostLogger"]:
@@ -97,7 +119,8 @@ class HostLogger:
                 "parent. Make another one in the child."
             )
         given = [run_key(key.tolist()) for key in keys]
-        ids = self._worker.run(lambda: self._open_runs(given, process, agree))
+        self._collect_waiting()
+        ids = self.worker.run(lambda: self._open_runs(given, process, agree))
         return np.array(ids, np.int32)
 
     def take(
@@ -115,24 +138,37 @@ class HostLogger:
         """
         if stoppable:
             self.check()
-        self._submit(lambda: self._take(source, layout, packet, nbytes), nbytes)
+        _active[self] = None  # it may be refused
+        # Of several back ends, one that is down does not keep the others from getting it.
+        for back_end in self._others:
+            back_end._guarded.watch()
+            back_end.buffer.has_room()
+        self._guarded.watch()
+        if self.buffer.has_room():
+            self.buffer.add(source, layout, packet, nbytes)
+        else:
+            self.buffer.leave_out(source, packet)
 
     def finish(self, ids: Iterable[int]) -> None:
         """End runs, and raise if something of them could not be written."""
-        self._worker.run(lambda: self.finish_runs(ids))
+        self._collect_waiting()
+        self._wait(self.worker.request(lambda: self.finish_runs(ids)))
+        for back_end in self.back_ends:
+            # It may have been told to end its own just now.
+            back_end._wait(back_end.worker.request(_nothing))
         self.check(at_end=True)
 
     def finish_later(self, ids: Iterable[int]) -> None:
         """End runs when all that was logged so far has been delivered."""
-        self._submit(lambda: self._ending.update(dict.fromkeys(ids)))
+        self.worker.submit(lambda: self._ending.update(dict.fromkeys(ids)))
 
     def finish_ending(self) -> None:
         """End the runs that were to be ended later: all programs are done."""
-        if self._worker.run(self._finish_ending):
-            self.check(at_end=True)
+        if ending := self.worker.run(self._take_ending):
+            self.finish(ending)
 
     def finish_all(self) -> None:
-        self.finish(self.registry.runs)
+        self.finish(list(self.registry.runs))
 
     def check_ids(self, ids: np.ndarray) -> None:
         """Raise if there is no such run, or not any more."""
@@ -154,26 +190,58 @@ class HostLogger:
         self._is_forgotten = True
         _active.pop(self, None)
 
-    def _submit(self, call: Callable[[], None], nbytes: int = 0) -> None:
-        if self._worker.is_current():
-            call()  # what a back end logs comes before what it does next
-        else:
-            self._worker.submit(call, nbytes)
+    def collect(self) -> None:
+        """Have a logger of several give all that waits to its members."""
+        self.worker.run(self.buffer.write)
+
+    @property
+    def depth(self) -> int:
+        """How many loggers of several are inside of one another here."""
+        return max((1 + member.depth for member in self._members), default=0)
+
+    def _collect_waiting(self) -> None:
+        """Get what was logged to runs of this logger, and still waits at others."""
+        mine = set(self.back_ends)
+        for logger in _outermost_first():
+            if logger is not self and not mine.isdisjoint(logger._others):
+                logger.collect()
+
+    def _wait(self, future: Future[T]) -> T:
+        """Wait for what the worker was asked for, but not for ever."""
+        start = time.monotonic()
+        while not self._guarded.has_done_nothing(start):
+            try:
+                return future.result(_PAUSE)
+            except TimeoutError:
+                if future.done():  # it was the call that raised this
+                    raise
+        raise RuntimeError(self.give_up())
+
+    def give_up(self) -> str:
+        """Say what has not been written."""
+        return self._guarded.give_up(self.buffer.waiting_rows())
 
     # What follows is called on the worker's thread.
 
-    def _take(self, source: PacketSource, layout: object, packet: Any, nbytes: int) -> None:
-        _active[self] = None  # it may be refused
-        self.buffer.add(source, layout, packet, nbytes)
+    def open_run(
+        self, key: Key, group: str, process: int, job: str, config: Mapping[str, Any] = {}
+    ) -> int:
+        """Return the id of the run with this key, which is begun if there is none.
 
-    def open_run(self, key: Key, group: str, process: int, job: str) -> int:
-        """Return the id of the run with this key, which is begun if there is none."""
+        Args:
+            key: The data of the PRNG key.
+            group: See `Run`.
+            process: The number of this process.
+            job: See `Run`.
+            config: What is to be added to the configuration of the logger.
+        """
         if self.registry.id_of(key) in self._ending:
             self._finish_ending()
         id = self.registry.id_of(key)
         if id is not None:
             return id
-        run = self.registry.new_run(key, self._config, group, process, job)
+        config = {**self._config, **config}
+        run = self.registry.new_run(key, config, group, process, job)
         if process == 0 or self._all_processes:
             self.buffer.open(run)
         self.registry.add(run)
@@ -182,11 +250,6 @@ class HostLogger:
 
     def finish_runs(self, ids: Iterable[int]) -> None:
         """End runs, after all that was taken for them."""
-        mine = set(self.back_ends)
-        for logger in [*_active, self]:
-            # What was logged to these runs may still wait at a MultiLogger.
-            if not mine.isdisjoint(logger.back_ends):
-                logger.write_waiting()
         self.buffer.flush()
         self.close_runs(ids)
 
@@ -203,12 +266,6 @@ class HostLogger:
         if stale:
             self.buffer.refuse(self.registry.unknown(stale[0]))
 
-    def write_waiting(self) -> None:
-        """Give all that waits to the writer, and if that passes it on, to theirs."""
-        self.buffer.write()
-        for member in self._members:
-            member.write_waiting()
-
     def _open_runs(self, keys: Sequence[Key], process: int, agree: Agree) -> list[int]:
         if any(self.registry.id_of(key) in self._ending for key in keys):
             self._finish_ending()
@@ -217,33 +274,79 @@ class HostLogger:
             group, job = self.registry.agree_on_group(keys, agree)
         return [self.open_run(key, group, process, job) for key in keys]
 
-    def _finish_ending(self) -> bool:
-        """End what was to be ended later, and return whether there was anything."""
-        ending, self._ending = self._ending, {}
-        self.finish_runs(ending)
-        return bool(ending)
+    def _finish_ending(self) -> None:
+        self.finish_runs(self._take_ending())
+
+    def _take_ending(self) -> list[int]:
+        ending, self._ending = list(self._ending), {}
+        return ending
 
 
 def settle() -> None:
-    """Return when all that reached the host is written and flushed."""
-    for worker in {writer_thread, *(logger._worker for logger in _active)}:
-        worker.run(worker.flush)
-    settled = [(logger, logger._worker.run(logger._finish_ending)) for logger in [*_active]]
-    for logger, has_ended in settled:
-        logger.check(at_end=has_ended)
+    """Return when all that reached the host is written and flushed.
+
+    Back ends that have stalled are not waited for, which they have been warned of.
+    """
+    start, loggers = time.monotonic(), _outermost_first()
+    for logger in loggers:
+        if logger._members:
+            logger.worker.run(logger.worker.flush)
+    flushed = [(logger, logger.worker.request(logger.worker.flush)) for logger in loggers]
+    for logger, future in flushed:
+        while not future.done() and not logger._guarded.has_stalled(start):
+            _wait_a_little(future)
+    for logger in loggers:
+        if logger._ending:
+            logger.finish_ending()
+        logger.check()
 
 
 def flush_writers(is_wanted: Callable[[Writer], bool]) -> None:
     """Have the loggers of some writers write and flush all that reached the host."""
-    for logger in list(_active):
+    for logger in _outermost_first():
         if any(is_wanted(back_end.writer) for back_end in logger.back_ends):
-            logger._worker.run(logger._worker.flush)
+            logger.worker.run(logger.worker.flush)
 
 
-def finish_all() -> None:
-    """End all runs. For the end of the process."""
-    for logger in list(_active):
-        logger._worker.run(lambda logger=logger: logger.finish_runs(logger.registry.runs))
+def flush_all() -> None:
+    """Have all loggers flush, and return when all are done. For the end of the process."""
+    loggers = _outermost_first()
+    for logger in loggers:
+        if logger._members:
+            logger.worker.run(logger.worker.flush)
+    for future in [logger.worker.request(logger.worker.flush) for logger in loggers]:
+        future.result()
+
+
+def finish_all(*, is_interrupted: bool = False) -> None:
+    """End all runs. For the end of the process.
+
+    Loggers that do not get it done are named, and so is how much they have not written.
+
+    Args:
+        is_interrupted: Whether nobody wants to wait for what takes longer than a second.
+    """
+    loggers, start = _outermost_first(), time.monotonic()
+    ended = []
+    for logger in loggers:
+        runs = logger.registry.runs
+        ended.append(logger.worker.request(ft.partial(logger.finish_runs, list(runs))))
+        if logger._members:
+            _wait_a_little(ended[-1], 1.0)
+    for logger, future in zip(loggers, ended, strict=True):
+        try:
+            while is_interrupted and time.monotonic() < start + 1 and not future.done():
+                _wait_a_little(future)
+            if is_interrupted and not future.done():
+                raise RuntimeError(logger.give_up())
+            logger._wait(future)
+            logger.worker.retire()
+            logger.check(at_end=True)
+        except KeyboardInterrupt:
+            is_interrupted = True
+            print(f"lox: {logger.give_up()}", file=sys.stderr, flush=True)
+        except Exception as error:
+            print(f"lox: {error}", file=sys.stderr, flush=True)
 
 
 def forget_all() -> None:
@@ -271,5 +374,21 @@ def _check_config(config: Any) -> None:
         )
 
 
+def _outermost_first() -> list[HostLogger]:
+    """Return the loggers that have runs, those of several before their members."""
+    return sorted(_active, key=lambda logger: logger.depth, reverse=True)
+
+
+def _wait_a_little(future: Future, seconds: float = 0.05) -> None:
+    with contextlib.suppress(TimeoutError):
+        future.exception(seconds)
+
+
+def _nothing() -> None:
+    pass
+
+
+# How many seconds to wait before asking again whether waiting makes sense.
+_PAUSE = 0.05
 # Those that have runs, or something that waits. They live until their runs are finished.
 _active: dict[HostLogger, None] = {}

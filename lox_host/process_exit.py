@@ -11,12 +11,14 @@ import ctypes
 import os
 import signal
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 from lox_host.display.terminal import region
-from lox_host.host_logger import finish_all, forget_all
-from lox_host.worker import forget_threads, writer_thread
+from lox_host.host_logger import finish_all, flush_all, forget_all
+from lox_host.interrupts import at_signal, forget_signals, watch_signals
+from lox_host.worker import forget_threads
 
 # How many seconds a back end may take when the process is told to end.
 PATIENCE = 10.0
@@ -44,17 +46,8 @@ def write_at_sigterm() -> None:
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return
     signal.signal(signal.SIGTERM, _on_sigterm)
-    # Python calls handlers on the main thread, which may be in a long program of JAX.
-    # What is written to this file descriptor reaches another thread at once.
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    other = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    if other != -1:
-        signal.set_wakeup_fd(other)
-        return
-    threading.Thread(
-        target=_watch, args=(reading,), name="lox-sigterm", daemon=True
-    ).start()
+    watch_signals()
+    at_signal(signal.SIGTERM, _at_sigterm)
 
 
 def _on_sigterm(*_: Any) -> None:
@@ -66,25 +59,26 @@ def _on_sigterm(*_: Any) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _watch(pipe: int) -> None:
-    while True:
-        number = os.read(pipe, 1)[0]
-        if number == signal.SIGTERM and signal.getsignal(number) is _on_sigterm:
-            _on_sigterm()
+def _at_sigterm() -> None:
+    if signal.getsignal(signal.SIGTERM) is _on_sigterm:
+        _on_sigterm()
 
 
 def _write_all() -> None:
-    writer_thread.run(writer_thread.flush)
+    flush_all()
     region.end()  # gives the terminal its cursor back
 
 
 def _at_exit() -> None:
-    try:
-        for wait in _waits:
+    is_interrupted = False
+    for wait in _waits:
+        try:
             wait()
-    finally:
-        finish_all()
-        writer_thread.stop()
+        except KeyboardInterrupt:
+            is_interrupted = True
+        except BaseException:
+            traceback.print_exc()
+    finish_all(is_interrupted=is_interrupted)
 
 
 def _after_fork_in_child() -> None:
@@ -94,7 +88,7 @@ def _after_fork_in_child() -> None:
     with contextlib.suppress(ValueError):  # not on the main thread
         if signal.getsignal(signal.SIGTERM) is _on_sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.set_wakeup_fd(-1)
+        forget_signals()
 
 
 _waits: list[Callable[[], None]] = []

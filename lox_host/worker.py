@@ -5,9 +5,9 @@
                   waits only                          ^
                   if it is full                       | call_later: what is to be flushed
 
-lox has two: one makes the callbacks of `lox.tap`, the other calls the back ends of loggers.
-What was submitted is never dropped. When the calls are too slow, and the queue is full, the
-program waits.
+lox has one that makes the callbacks of `lox.tap`, and one for each logger, which calls its
+back end: what one of them waits for holds up none of the others. What was submitted is
+never dropped. When the calls are too slow, and the queue is full, the program waits.
 """
 
 import contextlib
@@ -19,6 +19,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import TypeVar
+
+from lox_host.interrupts import Interrupt
 
 T = TypeVar("T")
 Call = Callable[[], object]
@@ -40,19 +42,27 @@ class Worker:
         pause: How many seconds calls gather, unless somebody waits or the queue is half
             full: to change threads costs the program more than the calls do.
         patience: How many seconds somebody waits for room in the queue at most.
+        waits_for_others: Given the id of the thread, whether it is waiting for somebody who
+            may be about to submit something, and must not wait for room in turn.
+
+    Attributes:
+        progress: When a call was last done.
     """
 
     def __init__(
         self,
         name: str,
         *,
-        max_calls: int,
-        max_bytes: int = 64 * 2**20,
-        pause: float,
+        max_calls: float = float("inf"),
+        max_bytes: float = float("inf"),
+        pause: float = 0.0,
         patience: float = float("inf"),
+        waits_for_others: Callable[[int], bool] = lambda thread: False,
     ):
         self.name, self.pause, self.patience = name, pause, patience
         self.max_calls, self.max_bytes = max_calls, max_bytes
+        self._waits_for_others = waits_for_others
+        self.progress = 0.0
         self._begin_anew()
         _workers.add(self)
 
@@ -64,6 +74,7 @@ class Worker:
         self._thread: threading.Thread | None = None
         self._is_stopping = self._is_unbounded = False
         self._due: dict[Call, float] = {}
+        self._requests: dict[Future, None] = {}
 
     def start(self) -> None:
         """Start the thread, if there is none. Python refuses while the process ends."""
@@ -84,8 +95,18 @@ class Worker:
             thread.join(0.1)
         self._is_stopping = False
 
+    def retire(self) -> None:
+        """Let the thread end when it has done all that was submitted, without waiting."""
+        self._thread, self._is_stopping = None, True
+        self._queue.put((_nothing, 0))
+        self._hurry.set()
+
     def is_running(self) -> bool:
         return self._thread is not None
+
+    def waiting_calls(self) -> int:
+        """Return how many calls that were submitted are waiting in the queue."""
+        return self._queue.qsize() - len(self._requests)
 
     def is_current(self) -> bool:
         """Whether this is called on the worker's thread."""
@@ -104,20 +125,34 @@ class Worker:
 
     def run(self, call: Callable[[], T]) -> T:
         """Make a call after all that was submitted, and return or raise what it does."""
+        return self.request(call).result()
+
+    def request(self, call: Callable[[], T]) -> Future[T]:
+        """Have a call made after all that was submitted, and return what it will return.
+
+        It is made at once on the worker's own thread, and where there is none.
+        """
+        future: Future[T] = Future()
         if self.is_current():
-            return call()
-        if self._thread is None:
+            _fulfil(future, call)
+        elif self._thread is None:
             while not self._queue.empty():
                 self._make(*self._queue.get())
-            return call()
-        future: Future[T] = Future()
-        self._queue.put((lambda: _fulfil(future, call), 0))
-        self._hurry.set()
-        return future.result()
+            _fulfil(future, call)
+        else:
+            self._requests[future] = None
+            future.add_done_callback(self._requests.pop)
+            self._queue.put((lambda: _fulfil(future, call), 0))
+            self._hurry.set()
+        return future
 
     def wait(self) -> None:
         """Return when all that was submitted so far is done."""
         self.run(_nothing)
+
+    def has_done_nothing(self, since: float, seconds: float) -> bool:
+        """Return whether somebody who waits since then has seen nothing done for long."""
+        return time.monotonic() - max(since, self.progress) >= seconds
 
     @contextlib.contextmanager
     def unbounded(self) -> Iterator[None]:
@@ -149,8 +184,11 @@ class Worker:
     def _wait_for_room(self) -> None:
         deadline = time.monotonic() + self.patience
         # This asks again and again: to be told after each call would cost more.
-        while self._is_filled(1) and self._thread is not None and not self.is_current():
-            if time.monotonic() >= deadline:
+        while self._is_filled(1) and not self.is_current():
+            thread = self._thread
+            if thread is None or self._waits_for_others(thread.ident or 0):
+                return
+            if time.monotonic() >= deadline or Interrupt.is_pending:
                 return
             time.sleep(0.001)
 
@@ -180,6 +218,7 @@ class Worker:
         except BaseException:
             # Nobody waits for it, and the thread must go on.
             traceback.print_exc()
+        self.progress = time.monotonic()
         self._count(-nbytes)
 
     def _seconds_until_due(self) -> float | None:
@@ -211,6 +250,3 @@ def _nothing() -> None:
 
 _thread_local = threading.local()
 _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
-
-# Calls the back ends of all loggers: trackers want one thread to call them.
-writer_thread = Worker("lox-writer", max_calls=10_000, pause=0.1)

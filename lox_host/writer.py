@@ -40,11 +40,17 @@ class Writer(Protocol):
         ...
 
     def write(self, batch: Batch) -> None:
-        """Take what was logged by any of the open runs."""
+        """Take what was logged by any of the open runs.
+
+        If this raises, the batch is lost, which the user is told. Later ones are tried.
+        """
         ...
 
     def flush(self) -> None:
-        """Bring what was written to where it outlives the process."""
+        """Bring what was written to where it outlives the process.
+
+        If this raises, it is called again later, and should try with the same rows.
+        """
         ...
 
     def close(self, run: Run) -> None:

@@ -56,11 +56,11 @@ def _carried_by(params: Any, primitives: tuple[Primitive, ...]) -> Iterator[Any]
 def may_hold_records(program: Any) -> bool:
     """Return whether a program or an equation holds records, or will when differentiated.
 
-    The second is so if a function in it has derivative rules that log.
+    The second is so if it calls `log_grad`, or a function whose derivative rules log.
     """
     if holds_records(program):
         return True
-    if _context.state() == "silent":  # the rules are silent, too
+    if _context.state() in ("silent", "searched"):  # silent rules, or nobody to care
         return False
     if hasattr(program, "eqns"):
         return _rules_log(equations.close(program).jaxpr)
@@ -69,28 +69,44 @@ def may_hold_records(program: Any) -> bool:
 
 
 def _rules_log(jaxpr: Jaxpr) -> bool:
-    """Return whether derivative rules of functions in a program log in this context."""
-    known, state = _known_to_log.setdefault(jaxpr, {}), _context.state()
-    if state not in known:
-        known[state] = any(map(may_hold_records, jaxpr.eqns))
-    return known[state]
+    """Return whether a program logs cotangents, or derivative rules of functions in it."""
+    if jaxpr not in _known_to_log:
+        _known_to_log[jaxpr] = any(map(may_hold_records, jaxpr.eqns))
+    return _known_to_log[jaxpr]
 
 
-_known_to_log: weakref.WeakKeyDictionary[Jaxpr, dict[str, bool]]
+_known_to_log: weakref.WeakKeyDictionary[Jaxpr, bool]
 _known_to_log = weakref.WeakKeyDictionary()
 
 
 def _logs_when_differentiated(eqn: JaxprEqn) -> bool:
-    """Return whether the derivative rules of a function log. That takes a trace of them."""
+    """Return whether the derivative of an equation logs.
+
+    If it is a function with rules of its own, that takes a trace of them.
+    """
     name = equations.primitive_name(eqn)
+    if name == LOG_GRAD:
+        return True
     if name not in FORWARD_RULES and name not in REVERSE_RULES:
         return False
     try:
-        return holds_records(_derivative(eqn, by_jvp=name in FORWARD_RULES))
+        with _context.searched():
+            derivative = _derivative(eqn, by_jvp=name in FORWARD_RULES)
+            return holds_records(derivative) or _holds_log_grads(derivative.jaxpr)
     except Exception:  # Rules that fail do so again when somebody needs them.
         return False
 
 
+def _holds_log_grads(jaxpr: Jaxpr) -> bool:
+    return any(
+        equations.primitive_name(eqn) == LOG_GRAD
+        or any(map(_holds_log_grads, equations.jaxprs_in(eqn.params)))
+        for eqn in jaxpr.eqns
+    )
+
+
+# The primitive whose transpose logs, see `log_grad.py`.
+LOG_GRAD = "lox_log_grad"
 # Functions with a rule for `jvp`, and with rules for the forward and the backward pass.
 FORWARD_RULES = "custom_jvp_call", "CustomJVPTraced"
 REVERSE_RULES = "custom_vjp_call", "custom_vjp_call_jaxpr", "CustomVJPTraced"
@@ -127,6 +143,36 @@ def function_of(eqn: JaxprEqn, args: Sequence[Any], live: Sequence[int]) -> Any:
 
 def is_differentiable(x: Any) -> bool:
     return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
+
+
+# The loops and branches around a record, the outermost first.
+Place = tuple[tuple[str, int | None], ...]
+
+
+def records_by_place(program: Any) -> dict[str, list[Place]]:
+    """Return in which loops and branches each key is logged, in the order of the program.
+
+    Two programs for which that is the same log as many rows of the key.
+    """
+    places: dict[str, list[Place]] = {}
+    for key, place in _keys_in(equations.close(program).jaxpr, ()):
+        places.setdefault(key, []).append(place)
+    return places
+
+
+def _keys_in(jaxpr: Jaxpr, around: Place) -> Iterator[tuple[str, Place]]:
+    for eqn in jaxpr.eqns:
+        if eqn.primitive is log_p:
+            yield from ((key, around) for key in eqn.params["keys"])
+        elif holds_records(eqn):
+            name = equations.primitive_name(eqn)
+            for i, inner in enumerate(equations.jaxprs_in(eqn.params)):
+                within = {
+                    "scan": [("scan", eqn.params.get("length"))],
+                    "while": [("while", None)],
+                    "cond": [("cond", i)],
+                }
+                yield from _keys_in(inner, (*around, *within.get(name, ())))
 
 
 def check(jaxpr: Any, seen: set[int] | None = None) -> None:

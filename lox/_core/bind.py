@@ -97,7 +97,6 @@ class Annotate(Handler):
         relog(
             record.with_default_steps(self.steps).replace(
                 keys=tuple(self.prefix + key for key in record.keys),
-                delivered=tuple(self.prefix + key for key in record.delivered),
                 tags=tuple(dict.fromkeys((*record.tags, *self.tags))),
             )
         )

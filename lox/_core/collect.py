@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from lox._core.handler import Handler
 from lox._core.log import relog
 from lox._core.record import Record, log_effect
+from lox._core.when import Condition, only_when
 from lox._rows.accumulator import Accumulator, Entry, finished, reduced
 from lox._rows.align import check_batch, repeated
 from lox._rows.collected import Collected, Keys, Threaded, rows_by_key
@@ -35,6 +36,8 @@ class Collect(Handler):
             `SideBySide`.
         reduce: The reduction of each key, or of all keys (None). Without one, a record's
             own.
+        when: Which records are collected, by their values. None: all.
+        differentiable: Whether what is collected carries derivatives.
         interval: Every how many rows of a key one is kept.
         capacity: How many rows of a loop of unknown length are kept.
         gathers: Whether a loop has anything to carry.
@@ -49,6 +52,8 @@ class Collect(Handler):
     outward: bool = static(default=True)
     side_by_side: bool = static(default=False)
     reduce: tuple[tuple[str | None, Any], ...] = static(default=())
+    when: Condition | None = static(default=None)
+    differentiable: bool = static(default=False)
     interval: int | None = static(default=None)
     capacity: int | None = static(default=None)
     gathers: bool = static(default=False)
@@ -63,7 +68,9 @@ class Collect(Handler):
         mine = [key for key in record.keys if tagged and self._wants(key, record)]
         outward = [key for key in record.keys if self.keep or key not in mine]
         if outward and self.outward:
-            relog(record.only(tuple(outward)).replace(delivered=(*record.delivered, *mine)))
+            relog(record.only(tuple(outward)).replace(passed_on=True))
+        if mine and self.when is not None:
+            record = only_when(self.when, record, where)
         located = record.with_default_steps(self.coordinates)
         groups: dict[Keys, Entry] = {}
         offsets: dict[str, Any] = {}

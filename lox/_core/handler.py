@@ -47,11 +47,13 @@ class Handler:
     Attributes:
         captures: Whether functions are traced anew for it, so that their logs are captured.
         effects: The effects of the records that it wants to see.
+        differentiable: Whether what it collects carries derivatives.
         defers: Whether it rewrites what an equation holds only when JAX takes it up, see
             `deferred.py`.
     """
 
     captures: ClassVar[bool] = False
+    differentiable: bool = False
     defers: ClassVar[bool] = False
     effects: ClassVar[frozenset] = frozenset()
 
@@ -77,6 +79,14 @@ class Handler:
         call. Returns the token that comes out of it.
         """
         return bind(emit_p, records, [token], **params)[0]
+
+    def rewrite(self, record: C) -> C:
+        """Return what becomes of a record, or of one to come, that stays where it is."""
+        return record
+
+    def emitted(self, token: Any) -> Threaded:
+        """Return the state after a host call that returned this token."""
+        return Threaded()
 
     def narrow(self, condition: jax.Array) -> jax.Array | None:
         """Let a question about the examples of a batch be about those that log here.

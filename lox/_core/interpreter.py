@@ -57,12 +57,14 @@ class Interpreter(Generic[H]):
     handler: H
 
     def __call__(self, jaxpr: Program, *args: Any) -> tuple[list, Collected]:
-        """Evaluate a program. Logs carry no derivatives.
+        """Evaluate a program. Logs carry no derivatives, unless the handler wants them.
 
         A derivative that is infinite would otherwise spoil the gradient of a loop, even
         though nobody asks for it.
         """
         outs, logs = self._evaluate(jaxpr, *args)
+        if self.handler.differentiable:
+            return outs, logs
         return outs, jax.tree.map(_constant, logs)
 
     def iterate(self, jaxpr: Program, *args: Any) -> tuple[list, Collected]:
@@ -72,6 +74,8 @@ class Interpreter(Generic[H]):
         not copy it out of the loop as long as it is the input itself.
         """
         outs, logs = self._evaluate(jaxpr, *args)
+        if self.handler.differentiable:
+            return outs, logs
 
         def stop(x):
             return x if any(x is given for given in args) else _constant(x)
@@ -191,6 +195,7 @@ class _Evaluation:
                 params = dict(eqn.params)
                 records = jax.tree.unflatten(params.pop("form"), leaves)
                 outs = [self.handler.emit(records, token, params)]
+                collected = Collected(threaded=self.handler.emitted(outs[0]))
             else:
                 rule = rules.get(equations.primitive_name(eqn))
                 if rule is None:

@@ -2,7 +2,7 @@
 
 import functools as ft
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, ParamSpec
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,34 @@ from lox._logdict.logdict import logdict
 from lox._rows.reductions import Reduction, reduction_named
 from lox._rows.side_by_side import RESERVED
 
+P = ParamSpec("P")
 
+
+def _with_one_mapping(log: Callable[P, logdict]) -> Callable[P, logdict]:
+    """Say what is wrong with `lox.log("loss", loss)` and `lox.log(loss=loss)`."""
+
+    @ft.wraps(log)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> logdict:
+        if len([*args]) == 1 or (not args and "data" in kwargs):
+            return log(*args, **kwargs)
+        key, given = "loss", ", ".join(_kind(x) for x in args)
+        if args and isinstance(args[0], str):
+            key = args[0]
+        elif not args and kwargs:
+            key = next(iter(kwargs))
+            given = f"keywords alone: {key!r} would be a step"
+        raise TypeError(
+            "`lox.log` takes one mapping from keys to values, such as "
+            f'`lox.log({{"{key}": ...}})`, not {given or "nothing"}.'
+        )
+
+    return checked
+
+
+@_with_one_mapping
 def log(
     data: Mapping[str, Any],
+    /,
     *,
     tags: str | Iterable[str] = (),
     prefix: str = "",
@@ -69,12 +94,10 @@ def log(
 def relog(record: Record) -> None:
     """Log a record once more, where the program is now."""
     state = _context.state()
-    if state == "captured":
+    if state in ("captured", "searched"):
         bind(log_p, [record])
-    elif state == "printed":
-        keys = tuple(key for key in record.keys if key not in record.delivered)
-        if keys:
-            _print(record.only(keys).with_default_steps(sharding.coordinates()))
+    elif state == "printed" and not record.passed_on:
+        _print(record.with_default_steps(sharding.coordinates()))
 
 
 def print_with(fun: Callable[[Record], None]) -> None:
@@ -111,11 +134,12 @@ def _checked(data: Any, prefix: str) -> dict[str, Any]:
         if _is_loggable(value):
             continue
         leaves = jax.tree.leaves(value)
-        if not leaves or not all(map(_is_loggable, leaves)):
-            wrong = next((leaf for leaf in leaves if not _is_loggable(leaf)), value)
+        wrong = [leaf for leaf in leaves if not _is_loggable(leaf)]
+        if wrong or not leaves:
+            what = f"is or holds {_kind(wrong[0])}" if wrong else f"is `{value!r}`"
             raise TypeError(
-                f"The value of {key!r} is or holds {_kind(wrong)}. `lox.log` takes "
-                "numbers, arrays and pytrees of them."
+                f"The value of {key!r} {what}, but `lox.log` takes numbers, arrays and "
+                "pytrees of them."
             )
     return {prefix + key: value for key, value in data.items()}
 

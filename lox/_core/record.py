@@ -12,8 +12,9 @@ brings, and binds that to `lox_emit`:
 
 JAX's transformations treat both alike. They have an effect, so that they stay where nothing
 depends on them. Under `vmap`, what they carry gets one more axis in front (`batch`), all
-of it or nothing. Under `jvp` they are bound once, for the primals. A `cond` that is batched
-runs all of its branches: then `valid` says for which examples each record is real.
+of it or nothing. Under `jvp` and `jet` they are bound once, for the primals. A `cond` that
+is batched runs all of its branches: then `valid` says for which examples each record is
+real.
 
 `lox_log` never reaches the compiler: some transformation takes it out before. `lox_emit`
 does, and is lowered in `lox._stream.emit`.
@@ -27,6 +28,7 @@ from typing import Any, ClassVar, NoReturn, Self, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import jet
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
@@ -88,7 +90,8 @@ class Record(Carried):
         keys: The keys, in the order they were logged.
         tags: The tags of all keys.
         reduce: The reduction that the call of `log` asks for.
-        delivered: The keys that have been collected already: they need not be printed.
+        passed_on: Whether a transformation with a filter has passed it on: who filters has
+            chosen, so it is not printed any more.
     """
 
     values: tuple[Any, ...]
@@ -96,10 +99,10 @@ class Record(Carried):
     keys: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     reduce: Any = None
-    delivered: tuple[str, ...] = ()
+    passed_on: bool = False
 
     arrays = ("values", "steps", *Carried.arrays)
-    static = ("keys", "tags", *Carried.static, "reduce", "delivered")
+    static = ("keys", "tags", *Carried.static, "reduce", "passed_on")
 
     def only(self, keys: tuple[str, ...]) -> "Record":
         """Return the record with only some of its keys."""
@@ -183,9 +186,13 @@ def record_primitive(
         ]
         each = iter(axes[chained:])
         records = jax.tree.unflatten(form, args[chained:])
-        records = [_batched(record, each, axis) for record in records]
+        records = [with_batch_axis(record, each, axis) for record in records]
         outs = bind(primitive, records, tokens, **params)
         return outs, [None] * len(outs)
+
+    def taylor(primals, series, **params):
+        outs = primitive.bind(*primals, **params)
+        return outs, [jet.zero_series] * len(outs)
 
     def transpose(cotangents, *args, keys, **params):
         raise ValueError(
@@ -196,6 +203,7 @@ def record_primitive(
 
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
+    jet.jet_rules[primitive] = taylor
     batching.fancy_primitive_batchers[primitive] = batch
     tracing.leave_keys_unused(primitive)
     return primitive, effect
@@ -248,7 +256,7 @@ def bind(
     return primitive.bind(*tokens, *leaves, form=form, **{**params, "keys": keys})
 
 
-def _batched(record: C, axes: Iterator[int | None], axis: Any) -> C:
+def with_batch_axis(record: C, axes: Iterator[int | None], axis: Any) -> C:
     """Return the record with its batch axis in front. One that has any is batched whole."""
     leaves, form = jax.tree.flatten(record)
     own = list(it.islice(axes, len(leaves)))

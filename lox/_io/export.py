@@ -36,9 +36,9 @@ def export(path: str | os.PathLike, to: BaseLogger | Writer, *, key: Any = None)
         0.5
     """
     if isinstance(to, BaseLogger):
-        writers = [back_end.writer for back_end in to._host.back_ends]
+        writers = [(back_end.writer, back_end.worker) for back_end in to._host.back_ends]
     else:
-        writers = [_check_writer(to)]
+        writers = [(_check_writer(to), None)]
     words = None if key is None else run_key(words_of(key).tolist())
     flush_first(path)
     # All of it is read before anything is written: it may be written to the same store.
@@ -50,7 +50,8 @@ def export(path: str | os.PathLike, to: BaseLogger | Writer, *, key: Any = None)
         what = "runs yet" if key is None else f"run with the key {words}: see `lox.runs`"
         raise LookupError(f"The store in {str(path)!r} has no {what}.")
     for recording in recordings:
-        replay(recording, writers)
+        for writer, worker in writers:
+            replay(recording, [writer], worker)
 
 
 def _check_writer(to: Writer) -> Writer:

@@ -30,6 +30,12 @@ def close(jaxpr: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
     return jaxpr if hasattr(jaxpr, "consts") else ClosedJaxpr(jaxpr, ())
 
 
+def with_debug_info_of(jaxpr: ClosedJaxpr, other: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a program that names its inputs and outputs as another one does."""
+    named = jaxpr.jaxpr.replace(debug_info=other.jaxpr.debug_info)
+    return jaxpr.replace(jaxpr=named)
+
+
 def constants_as_inputs(jaxpr: Jaxpr) -> Jaxpr:
     """Return an open jaxpr that takes its constants as first inputs."""
     return convert_constvars_jaxpr(jaxpr)
@@ -113,6 +119,8 @@ def jaxprs_in(params: Any) -> Iterator[Jaxpr]:
             yield from jaxprs_in(value)
     elif hasattr(params, "expand"):  # a primitive of hijax with parameters of its own
         yield from jaxprs_in(params.params)
+    elif isinstance(params, jax.stages.Traced):  # in a primitive of `hijax`
+        yield from jaxprs_in(params.jaxpr)
 
 
 def primitive_name(eqn: JaxprEqn) -> str:

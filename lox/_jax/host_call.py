@@ -9,7 +9,9 @@ the host gets the buffers of the program themselves, through a foreign function 
 """
 
 import ctypes
+import inspect
 import itertools as it
+import sys
 import threading
 from collections.abc import Callable
 
@@ -17,9 +19,13 @@ import jax
 import jax.experimental
 import jax.ffi
 import numpy as np
+from jax._src.dispatch import RuntimeTokenSet as _RuntimeTokenSet
+from jax._src.interpreters.pxla import ExecuteReplicated as _ExecuteReplicated
 from jax.experimental.buffer_callback import buffer_callback
 from jax.interpreters.mlir import LoweringRuleContext
 from jax.typing import ArrayLike
+
+from lox_host.interrupts import makes_host_calls
 
 Receive = Callable[[list[np.ndarray]], None]
 
@@ -37,6 +43,7 @@ def portable_call(
         callback([np.asarray(array) for array in arrays])
         return token
 
+    makes_host_calls(deliver.__code__)
     # The token comes back from the host, so nothing can use it before.
     form = jax.ShapeDtypeStruct(token.shape, token.dtype)
     return jax.experimental.io_callback(deliver, form, token, *args)
@@ -56,6 +63,7 @@ def cpu_call(
         callback([buffer.__array__().copy() for buffer in buffers[:-1]])
         return ()
 
+    makes_host_calls(deliver.__code__)
     # The program knows the function by its number, and keeps it alive.
     module = context.module_context
     module.add_host_callback(deliver)
@@ -85,6 +93,22 @@ def cpu_result(
         np.asarray(out)[...] = callback(*(np.asarray(buffer) for buffer in buffers))
 
     return buffer_callback(fill, form, has_side_effect=True)(*args)
+
+
+def is_in_program(thread: int) -> bool:
+    """Return whether a thread waits for a program that may call the host.
+
+    JAX runs such programs from Python each time, so that the thread is seen there.
+    """
+    frame = sys._current_frames().get(thread)
+    return frame is not None and frame.f_code in _RUNS_PROGRAMS
+
+
+# What is around the call of a program, and around waiting for host calls.
+_RUNS_PROGRAMS = {
+    inspect.unwrap(_ExecuteReplicated.__call__).__code__,
+    _RuntimeTokenSet.block_until_ready.__code__,
+}
 
 
 class _Thread(threading.local):

@@ -108,6 +108,14 @@ PATCHES = (
         issue=20628,
     ),
     Patch(
+        name="order of prints",
+        target="jax._src.interpreters.pxla:lower_sharding_computation",
+        without="Records that nothing collects are printed in any order around branches, "
+        "loops and calls.",
+        change="Puts the host calls of a program that prints in the order of the program, "
+        "before it is lowered.",
+    ),
+    Patch(
         name="shard_map under vmap",
         target="jax._src.interpreters.batching:BatchTrace.process_shard_map",
         without="Inside the `shard_map`, its own batch axes and those of a `vmap` around "
@@ -144,6 +152,13 @@ PATCHES = (
         key="jax.extend.core.primitives:while_p",
         without="The same inside `jit` and `jax.checkpoint`.",
         change="Removes the logs from the second run.",
+    ),
+    Patch(
+        name="transposed operators",
+        target="jax._src.lax.control_flow.solves:_transpose_one_output",
+        without="JAX transposes the operator of a `custom_linear_solve` (of `gmres` and "
+        "`bicgstab`, too) whether it needs that or not, and fails if the operator logs.",
+        change="Leaves logs out of the transpose.",
     ),
     Patch(
         name="custom_vjp in silence",
@@ -218,6 +233,7 @@ ADDITIONS = (
             "jax.interpreters.ad:primitive_transposes",
             "jax.interpreters.batching:fancy_primitive_batchers",
             "jax.interpreters.batching:primitive_batchers",
+            "jax.experimental.jet:jet_rules",
             "jax.interpreters.mlir:_lowerings",
             "jax.interpreters.mlir:_platform_specific_lowerings",
         ),

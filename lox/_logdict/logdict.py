@@ -57,13 +57,16 @@ class logdict(dict[str, PyTree]):
     `log` as a keyword is such an attribute.
 
     Args:
-        data: A mapping from keys to values.
+        data: A mapping from keys to values. Without it, the keywords are the values, as
+            those of a `dict`.
         **steps: For each name of a step, a mapping from keys to steps.
 
     Example:
         >>> logs = lox.logdict({"loss": 0.5}, step={"loss": 3})
         >>> logs, logs.step["loss"]
         ({'loss': 0.5}, 3)
+        >>> lox.logdict(loss=0.5)
+        {'loss': 0.5}
     """
 
     # The rows if they have been made, or else one of two ways to make them.
@@ -71,8 +74,10 @@ class logdict(dict[str, PyTree]):
     _make_rows: Callable[[], dict[str, Rows]]
     _parts: tuple[tuple, tuple] | None = None
 
-    def __init__(self, data: Any = (), /, **steps: Mapping[str, AnyArray]):
+    def __init__(self, data: Any = None, /, **steps: Any):
         super().__init__()
+        if data is None:
+            data, steps = steps, {}
         self._made_rows = {}
         for key, value in dict(data).items():
             key_steps = {name: step[key] for name, step in steps.items() if key in step}

@@ -191,7 +191,7 @@ def finished(total: Accumulator) -> Rows:
         steps=total.steps,
         valid=None if is_certain else total.valid,
         masks=total.masks,
-        ndim=values[0].ndim,
+        ndim=jax.tree.leaves(values)[0].ndim,
         batch=total.batch,
         tags=total.tags,
         altered="reduced",

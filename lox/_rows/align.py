@@ -260,7 +260,9 @@ def check_batch(key: str, entry: Entry, widest: Entry) -> None:
             f"{key!r} depends on `vmap`s of size {entry.batch} at {entry.where} and of "
             f"size {widest.batch} at {widest.where}; which of the axes are the same cannot "
             "be told. Use another key, or log a value that depends on all of the axes; in "
-            "`lax.map`, use a `batch_size` that divides the length."
+            "`lax.map`, use a `batch_size` that divides the length. An `associative_scan` "
+            "calls your function with arrays of different lengths: log their sum, say, or "
+            "stream them with `lox.tap`."
         )
 
 

@@ -23,7 +23,7 @@ class Reduction:
             rows at all.
         lift: From a row to the accumulator of that row alone.
         combine: From the accumulators of earlier and of later rows to that of both.
-        finish: From the accumulator to the value.
+        finish: From the accumulator to the value, an array or a pytree of arrays.
         devices: What to do with the accumulators of the devices of a `shard_map`, which
             each have their own. False: each device has a value. True: combine them in the
             order of the mesh, also where all are the same. A function: from those of all
@@ -49,7 +49,7 @@ class Reduction:
     empty: Callable[[jax.Array], Any]
     lift: Callable[[jax.Array], Any]
     combine: Callable[[Any, Any], Any]
-    finish: Callable[[Any], jax.Array]
+    finish: Callable[[Any], Any]
     devices: bool | Callable[[Any], Any] = dataclasses.field(default=False, kw_only=True)
     steps: Literal["first", "last"] = dataclasses.field(default="last", kw_only=True)
     name: str = dataclasses.field(default="a `lox.Reduction`", kw_only=True)
@@ -86,6 +86,11 @@ def reduction_named(given: Any) -> Reduction | None:
         f"There is no reduction {given!r}. There are {', '.join(map(repr, _named))}, and "
         "`lox.Reduction` for one of your own."
     )
+
+
+def add_named(name: str, reduction: Reduction) -> None:
+    """Let a name stand for a reduction that is made in another module."""
+    _named[name] = reduction
 
 
 def _number(dtype: Any) -> Any:

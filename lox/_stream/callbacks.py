@@ -6,21 +6,36 @@ JAX, sleep, or log.
 
 import atexit
 import functools as ft
+import sys
+import threading
+import time
 from collections.abc import Callable, Hashable
+from concurrent.futures import TimeoutError
 
 import jax
 
-from lox._jax import tracing
+from lox._jax import host_call, tracing
 from lox._stream.packet import Packet
 from lox_host.failures import Failures
 from lox_host.host_logger import settle
 from lox_host.process_exit import wait_at_exit
 from lox_host.worker import Worker
 
-# A callback that uses JAX may itself wait for a thread of JAX that waits for room in the
-# queue, hence the patience.
-callback_thread = Worker("lox", max_calls=1000, pause=0.005, patience=1.0)
+# A callback that runs a program may itself wait for a host call that waits for room in the
+# queue. Where that cannot be seen, the patience ends it.
+callback_thread = Worker(
+    "lox",
+    max_calls=1000,
+    max_bytes=64 * 2**20,
+    pause=0.005,
+    patience=1.0,
+    waits_for_others=host_call.is_in_program,
+)
+# How many seconds to wait for a callback when the process ends.
+PATIENCE = 30.0
 _failures = Failures()
+# The listener whose callback is being called, if any.
+_running: list[Hashable] = []
 
 
 def call_soon(
@@ -30,13 +45,21 @@ def call_soon(
 
     If an earlier callback of the listener failed, this raises, to stop the program.
     """
+    if packet.layout.stoppable and _end.is_given_up:
+        raise RuntimeError(f"{listener} does not return, and the process ends.")
     if packet.layout.stoppable and (failure := _failures.unreported(listener)):
         # Up to here, what is in the queue for the listener is left out.
         callback_thread.submit(lambda: _failures.unmute(listener))
         raise failure.report()
-    callback_thread.submit(
-        lambda: _failures.attempt(listener, lambda: callback(packet)), packet.nbytes
-    )
+    callback_thread.submit(lambda: _call(listener, callback, packet), packet.nbytes)
+
+
+def _call(listener: Hashable, callback: Callable[[Packet], None], packet: Packet) -> None:
+    _running.append(listener)
+    try:
+        _failures.attempt(listener, lambda: callback(packet))
+    finally:
+        _running.pop()
 
 
 def barrier() -> None:
@@ -95,11 +118,23 @@ def _wait_for_callbacks(listener: Hashable, *, was_stopped: bool) -> None:
     """
     if not callback_thread.is_current():
         if callback_thread.is_running():
-            callback_thread.run(_wait_for_programs_of_callbacks)
-        callback_thread.wait()
+            _wait_for_call(_wait_for_programs_of_callbacks)
+        _wait_for_call(lambda: None)
     for failure in _failures.collect(listener):
         if was_stopped or not failure.is_reported:
             raise failure.report()
+
+
+def _wait_for_call(call: Callable[[], None]) -> None:
+    """Make a call on the callback thread, after all that waits there."""
+    future = callback_thread.request(call)
+    while not _end.is_given_up:
+        try:
+            future.result(0.1)
+            return
+        except TimeoutError:
+            if future.done():  # it is the call that raised this
+                raise
 
 
 def _wait_for_programs_of_callbacks() -> None:
@@ -112,13 +147,57 @@ def _wait_for_programs_of_callbacks() -> None:
             _failures.add("A host call", error)
 
 
-def _stop() -> None:
-    try:
-        barrier()
-    finally:
-        callback_thread.stop()
+class _End:
+    """The end of the process: programs and callbacks are waited for, but not for ever."""
+
+    def __init__(self):
+        self.is_given_up = False
+
+    def wait(self) -> None:
+        """Wait for all programs and callbacks, unless a callback does not return."""
+        if self.is_given_up or not callback_thread.is_running():
+            return
+        # A program may wait for room in the queue, and this for the program, inside of JAX.
+        # So another thread watches, and the program is stopped when that gives up.
+        done = threading.Event()
+        args = done, time.monotonic()
+        threading.Thread(target=self._watch, args=args, daemon=True).start()
+        try:
+            _wait_for_programs(None)
+        except KeyboardInterrupt:
+            self._give_up("was interrupted")
+            raise
+        except Exception:
+            if not self.is_given_up:
+                raise
+        finally:
+            done.set()
+
+    def stop(self) -> None:
+        """Do the same, and end the thread of callbacks."""
+        try:
+            self.wait()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            if not self.is_given_up:
+                callback_thread.stop()
+
+    def _watch(self, done: threading.Event, start: float) -> None:
+        while not done.wait(0.05):
+            if _running and callback_thread.has_done_nothing(start, PATIENCE):
+                self._give_up(f"has not returned for {PATIENCE:g} seconds")
+                return
+
+    def _give_up(self, what: str) -> None:
+        self.is_given_up = True
+        waiting = callback_thread.waiting_calls()
+        for listener in _running:
+            text = f"lox: {listener} {what}. {waiting} records were not delivered."
+            print(text, file=sys.stderr, flush=True)
 
 
-wait_at_exit(barrier)
+_end = _End()
+wait_at_exit(_end.wait)
 # JAX must not be in use when the process ends: a thread that is in it would abort it.
-atexit.register(_stop)
+atexit.register(_end.stop)

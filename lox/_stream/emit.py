@@ -13,6 +13,7 @@ from lox._core.record import Carried, Delivery, Record, bind, emit_p
 from lox._jax import host_call, sharding
 from lox._rows.rows import key_data
 from lox._stream.packet import Layout, Packet, by_width, pack
+from lox_host.interrupts import check_interrupt
 
 
 def emit(
@@ -58,6 +59,8 @@ def _lowering(call_host: Callable) -> Callable:
             layout = Layout.of(form, leaves, groups, stoppable=alone)
 
             def deliver(arrays):
+                if alone:
+                    check_interrupt()
                 callback(Packet(arrays, layout))
 
             def call():

@@ -33,7 +33,8 @@ class Tap(Handler):
         token: Comes from the last host call: the next one comes after it.
         run: What each record goes with: the number of the run that it belongs to.
         callback: What the host calls.
-        batch: Every how many rows of a key a loop delivers them. None: each record.
+        batch: Every how many rows of a key, of those that an interval keeps, a loop
+            delivers them. None: each record.
         batch_axes: Sizes of the axes that come from `vmap`s around.
         buffer: Where rows wait for others. None: they are delivered at once.
     """
@@ -65,8 +66,9 @@ class Tap(Handler):
     ) -> int | None:
         if self.batch is None or self.buffer or not all(map(is_bounded, body)):
             return None
+        # Of any `batch * interval` rows in a row, `batch` are kept.
         number = max(1, rows())
-        size = max(1, self.batch // number)
+        size = max(1, self.batch * self.every() // number)
         if length is None or number == 1:
             return size
         # As many calls with as many rows each, if that is possible: the last few iterations

@@ -15,6 +15,7 @@ from lox._core.log import check_function
 from lox._core.options import check_positive, check_prefix, listening, selection
 from lox._core.record import Delivery, listed
 from lox._core.transform import transformed
+from lox._core.when import Condition, check_when
 from lox._logdict.logdict import logdict
 from lox._stream.callbacks import awaited, call_soon, callback_thread
 from lox._stream.decode import unpacked
@@ -22,6 +23,7 @@ from lox._stream.default_print import print_logs
 from lox._stream.handler import Tap
 from lox._stream.packet import Packet
 from lox._stream.token import last_token
+from lox_host.interrupts import watch_signals
 
 
 def tap(
@@ -34,6 +36,7 @@ def tap(
     interval: int | None = None,
     batch: int | None = None,
     process: bool = False,
+    when: Callable[[logdict], Any] | None = None,
 ) -> Callable:
     """Call a function with what `fun` logs, while it runs.
 
@@ -61,6 +64,10 @@ def tap(
             which the callback is called. Of several processes (`jax.distributed`) that
             run a program together, the first one is called, and inside of a `shard_map`
             each of them for its own devices.
+        when: Call for a record only if this function of it is true, such as
+            `lambda logs: logs["loss"] > 5` or `lox.nonfinite`. It is asked on the device,
+            for each record and each example. As long as it is false, the host is not
+            called. With `interval`, the rows for which it is true are counted.
 
     Returns:
         A function that does and returns what `fun` does.
@@ -87,8 +94,11 @@ def tap(
         raise TypeError(f"The callback of `lox.tap` is {callback!r}, not a function.")
     check_prefix(prefix)
     callback_thread.start()
+    watch_signals()
     listener = Listener(_identified(callback), prefix, process)
-    return awaited(tapped(fun, listener, argnames, tags, interval, batch), listener)
+    check_when("lox.tap", when)
+    tapping = tapped(fun, listener, argnames, tags, interval, batch, when=when)
+    return awaited(tapping, listener)
 
 
 class Listens(Protocol):
@@ -109,6 +119,7 @@ def tapped(
     interval: int | None,
     batch: int | None,
     run: Any = None,
+    when: Condition | None = None,
 ) -> Callable:
     """`fun`, and what it logs goes to the listener, with the run that it belongs to."""
     check_positive(interval=interval, batch=batch)
@@ -118,6 +129,7 @@ def tapped(
         keep=True,
         reduce=((None, "append"),),
         interval=interval,
+        when=when,
     )
     options = collect, listener, batch
     return transformed(fun, ft.partial(_tap, *options), options, run)

@@ -26,9 +26,9 @@ from lox._stream.emit import emit
 from lox._stream.packet import Packet
 from lox._stream.tap import tapped
 from lox._stream.token import last_token
+from lox_host.guarded_writer import OnError
 from lox_host.host_logger import HostLogger
 from lox_host.process_exit import write_at_sigterm
-from lox_host.write_buffer import OnError
 from lox_host.writer import Writer
 
 
@@ -134,7 +134,10 @@ class BaseLogger:
         return logged
 
     def log(
-        self, state: LoggerState, logs: logdict | Mapping[str, Any], **steps: Any
+        self,
+        state: LoggerState,
+        logs: logdict | Mapping[str, Any] | None = None,
+        **steps: Any,
     ) -> None:
         """Write logs that are already there.
 
@@ -143,7 +146,18 @@ class BaseLogger:
             logs: The logs, or values by key.
             **steps: Any other keyword is a step of all of them, such as `step=i`.
         """
+        if isinstance(state, Mapping):
+            raise TypeError(
+                "`logger.log` takes the run first, which `logger.init(key)` returns: write "
+                "`logger.log(run, logs)`."
+            )
         self._check(state)
+        if logs is None:
+            key = next(iter(steps), "loss")
+            raise TypeError(
+                "`logger.log` got no values: keywords are steps. Write "
+                f'`logger.log(run, {{"{key}": ...}})`.'
+            )
         rows = loggable(logs, steps).rows()
         if rows:
             plain = {key: without_keys(of_key) for key, of_key in rows.items()}
@@ -208,6 +222,10 @@ class Logger(BaseLogger):
         every: How many seconds rows are collected before they are written, for back ends
             that limit the number of calls. `lox.barrier` and `finish` write at once. In a
             `MultiLogger` the shortest counts.
+        patience: How many seconds to wait for a writer that does not return: where there
+            is no more room for rows, in `finish`, and when the process ends. After that you
+            are told which logger it is and how many rows it did not write. A writer that is
+            only slow is waited for.
     """
 
     def __init__(
@@ -218,6 +236,7 @@ class Logger(BaseLogger):
         on_error: OnError = "warn",
         all_processes: bool = False,
         every: float = 0.5,
+        patience: float = 30.0,
     ):
         name = type(self).__name__
         super().__init__(
@@ -228,6 +247,7 @@ class Logger(BaseLogger):
                 on_error=on_error,
                 all_processes=all_processes,
                 every=every,
+                patience=patience,
             )
         )
         write_at_sigterm()
@@ -273,6 +293,11 @@ def _key_words(key: Any) -> jax.Array:
     if words is not None:
         return jnp.asarray(words)
     given = key if isinstance(key, jax.Array) else np.asarray(key)
+    if isinstance(key, str):
+        raise ValueError(
+            f"`logger.init` takes one PRNG key or number, not the text {key!r}. It is what "
+            "tells runs apart: write `logger.init(jax.random.key(0))` or `logger.init(0)`."
+        )
     is_array = isinstance(key, jax.Array | np.ndarray)
     what = f"{given.dtype}{list(given.shape)}" if is_array else repr(key)
     raise ValueError(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from lox.loggers.base import Logger
-from lox_host.write_buffer import OnError
+from lox_host.guarded_writer import OnError
 from lox_host.writers.console import ConsoleWriter
 
 
@@ -31,6 +31,7 @@ class ConsoleLogger(Logger):
         config: For other loggers; it is not shown.
         on_error: What happens if the console fails: "warn" or "raise".
         all_processes: Whether each process of `jax.distributed` shows its own runs.
+        patience: How many seconds the program waits at its end for what gets nothing done.
     """
 
     def __init__(
@@ -43,8 +44,13 @@ class ConsoleLogger(Logger):
         config: Mapping[str, Any] | None = None,
         on_error: OnError = "warn",
         all_processes: bool = False,
+        patience: float = 30.0,
     ):
         writer = ConsoleWriter(every=every, file=file, max_keys=max_keys, title=title)
         super().__init__(
-            writer, config=config, on_error=on_error, all_processes=all_processes
+            writer,
+            config=config,
+            on_error=on_error,
+            all_processes=all_processes,
+            patience=patience,
         )

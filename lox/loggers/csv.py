@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lox.loggers.base import Logger
-from lox_host.write_buffer import OnError
+from lox_host.guarded_writer import OnError
 from lox_host.writers.csv import CSVWriter
 
 
@@ -28,6 +28,7 @@ class CSVLogger(Logger):
         config: Written beside the rows, into `NAME.config.json`.
         on_error: What happens if writing fails: "warn" or "raise".
         all_processes: Whether each process of `jax.distributed` writes its own runs.
+        patience: How many seconds the program waits at its end for what gets nothing done.
     """
 
     def __init__(
@@ -37,7 +38,12 @@ class CSVLogger(Logger):
         config: Mapping[str, Any] | None = None,
         on_error: OnError = "warn",
         all_processes: bool = False,
+        patience: float = 30.0,
     ):
         super().__init__(
-            CSVWriter(path), config=config, on_error=on_error, all_processes=all_processes
+            CSVWriter(path),
+            config=config,
+            on_error=on_error,
+            all_processes=all_processes,
+            patience=patience,
         )

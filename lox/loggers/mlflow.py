@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lox.loggers.base import Logger
-from lox_host.write_buffer import OnError
+from lox_host.guarded_writer import OnError
 from lox_host.writers.mlflow import MLflowWriter
 
 
@@ -28,6 +28,7 @@ class MLflowLogger(Logger):
         config: The configuration of the runs, which are their parameters.
         on_error: See `Logger`.
         all_processes: See `Logger`.
+        patience: See `Logger`.
         every: See `Logger`.
     """
 
@@ -40,6 +41,7 @@ class MLflowLogger(Logger):
         config: Mapping[str, Any] | None = None,
         on_error: OnError = "warn",
         all_processes: bool = False,
+        patience: float = 30.0,
         every: float = 0.5,
     ):
         super().__init__(
@@ -47,5 +49,6 @@ class MLflowLogger(Logger):
             config=config,
             on_error=on_error,
             all_processes=all_processes,
+            patience=patience,
             every=every,
         )

@@ -1,5 +1,8 @@
 """`MultiLogger`: several loggers as one."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from lox.loggers.base import BaseLogger
 from lox_host.fan_out import fan_out
 
@@ -7,15 +10,17 @@ from lox_host.fan_out import fan_out
 class MultiLogger(BaseLogger):
     """Logs to several loggers, with one `spool` or `tap` for all of them.
 
-    If one of them fails, the others go on.
+    If one of them fails or hangs, the others continue.
 
     Args:
         *loggers: Any loggers. What is logged to them elsewhere goes to the same runs.
+        config: Added to the configuration of each of them. Where both have an entry, this
+            one wins.
     """
 
-    def __init__(self, *loggers: BaseLogger):
+    def __init__(self, *loggers: BaseLogger, config: Mapping[str, Any] | None = None):
         others = [x for x in loggers if not isinstance(x, BaseLogger)]
         if others or not loggers:
             given = type(others[0]).__name__ if others else "none"
             raise TypeError(f"`MultiLogger` takes one or more loggers, not {given}.")
-        super().__init__(fan_out([logger._host for logger in loggers]))
+        super().__init__(fan_out([logger._host for logger in loggers], config))

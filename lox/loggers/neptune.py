@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lox.loggers.base import Logger
-from lox_host.write_buffer import OnError
+from lox_host.guarded_writer import OnError
 from lox_host.writers.neptune import NeptuneWriter
 
 
@@ -28,6 +28,7 @@ class NeptuneLogger(Logger):
         config: The configuration of the runs, in `config/...`.
         on_error: See `Logger`.
         all_processes: See `Logger`.
+        patience: See `Logger`.
         every: See `Logger`.
         **init_kwargs: Any of `neptune_scale.Run`. `run_id` is put before those of the runs.
     """
@@ -38,6 +39,7 @@ class NeptuneLogger(Logger):
         config: Mapping[str, Any] | None = None,
         on_error: OnError = "warn",
         all_processes: bool = False,
+        patience: float = 30.0,
         every: float = 0.5,
         **init_kwargs: Any,
     ):
@@ -46,5 +48,6 @@ class NeptuneLogger(Logger):
             config=config,
             on_error=on_error,
             all_processes=all_processes,
+            patience=patience,
             every=every,
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lox.loggers.base import Logger
-from lox_host.write_buffer import OnError
+from lox_host.guarded_writer import OnError
 from lox_host.writers.plot import PlotWriter
 
 
@@ -44,6 +44,7 @@ class PlotLogger(Logger):
         config: For other loggers; it is not shown.
         on_error: What happens if drawing fails: "warn" or "raise".
         all_processes: Whether each process of `jax.distributed` draws its own runs.
+        patience: How many seconds the program waits at its end for what gets nothing done.
 
     Example:
         >>> import pathlib
@@ -75,6 +76,7 @@ class PlotLogger(Logger):
         config: Mapping[str, Any] | None = None,
         on_error: OnError = "warn",
         all_processes: bool = False,
+        patience: float = 30.0,
     ):
         writer = PlotWriter(
             path,
@@ -87,5 +89,9 @@ class PlotLogger(Logger):
             max_panels=max_panels,
         )
         super().__init__(
-            writer, config=config, on_error=on_error, all_processes=all_processes
+            writer,
+            config=config,
+            on_error=on_error,
+            all_processes=all_processes,
+            patience=patience,
         )

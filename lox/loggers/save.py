@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lox.loggers.base import Logger
-from lox_host.write_buffer import OnError
+from lox_host.guarded_writer import OnError
 from lox_host.writers.save import SaveWriter
 
 
@@ -23,6 +23,7 @@ class SaveLogger(Logger):
         config: Kept with each run; `lox.runs` has it.
         on_error: What happens if writing fails: "warn" or "raise".
         all_processes: Whether each process of `jax.distributed` writes its own runs.
+        patience: How many seconds the program waits at its end for what gets nothing done.
 
     Example:
         >>> logger = lox.loggers.SaveLogger("results")
@@ -41,10 +42,12 @@ class SaveLogger(Logger):
         config: Mapping[str, Any] | None = None,
         on_error: OnError = "warn",
         all_processes: bool = False,
+        patience: float = 30.0,
     ):
         super().__init__(
             SaveWriter(path, mode),
             config=config,
             on_error=on_error,
             all_processes=all_processes,
+            patience=patience,
         )

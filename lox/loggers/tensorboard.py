@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lox.loggers.base import Logger
-from lox_host.write_buffer import OnError
+from lox_host.guarded_writer import OnError
 from lox_host.writers.tensorboard import TensorBoardWriter
 
 
@@ -30,6 +30,7 @@ class TensorBoardLogger(Logger):
         config: The configuration of the runs.
         on_error: See `Logger`.
         all_processes: See `Logger`.
+        patience: See `Logger`.
         every: See `Logger`.
     """
 
@@ -42,6 +43,7 @@ class TensorBoardLogger(Logger):
         config: Mapping[str, Any] | None = None,
         on_error: OnError = "warn",
         all_processes: bool = False,
+        patience: float = 30.0,
         every: float = 0.5,
     ):
         super().__init__(
@@ -49,5 +51,6 @@ class TensorBoardLogger(Logger):
             config=config,
             on_error=on_error,
             all_processes=all_processes,
+            patience=patience,
             every=every,
         )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lox.loggers.base import Logger
-from lox_host.write_buffer import OnError
+from lox_host.guarded_writer import OnError
 from lox_host.writers.wandb import WandbWriter
 
 
@@ -22,6 +22,7 @@ class WandbLogger(Logger):
         config: The configuration of the runs.
         on_error: See `Logger`.
         all_processes: See `Logger`.
+        patience: See `Logger`.
         every: See `Logger`.
         **init_kwargs: Any of `wandb.init`. `name` and `id` are put before the runs' own.
     """
@@ -32,6 +33,7 @@ class WandbLogger(Logger):
         config: Mapping[str, Any] | None = None,
         on_error: OnError = "warn",
         all_processes: bool = False,
+        patience: float = 30.0,
         every: float = 0.5,
         **init_kwargs: Any,
     ):
@@ -40,5 +42,6 @@ class WandbLogger(Logger):
             config=config,
             on_error=on_error,
             all_processes=all_processes,
+            patience=patience,
             every=every,
         )

@@ -27,6 +27,11 @@ To read: `open_store` has a `Reader` for each session, and `Reader.blocks` its r
 Other folders import nothing but the names below.
 """
 
+from lox_host.store.doctor import (
+    SessionReport as SessionReport,
+    examine as examine,
+    repair as repair,
+)
 from lox_host.store.folder import (
     Path as Path,
     begin_session as begin_session,
@@ -41,12 +46,13 @@ from lox_host.store.key_rows import (
     read_key_rows as read_key_rows,
 )
 from lox_host.store.reader import (
+    NonFinite as NonFinite,
     Reader as Reader,
     open_session as open_session,
     open_store as open_store,
     retry_if_stale as retry_if_stale,
 )
-from lox_host.store.save_runs import save_runs as save_runs
+from lox_host.store.saving import save_runs as save_runs
 from lox_host.store.session import Session as Session
 from lox_host.store.stored_run import (
     StoredRun as StoredRun,

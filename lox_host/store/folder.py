@@ -70,7 +70,7 @@ def begin_session(path: Path, mode: str, process: int = 0, job: str = "") -> pat
         session = folder / _session_name(folder, process, job)
         session.mkdir()
         # After the session: a store without any is not one that this job has just begun.
-        _mark(folder)
+        mark(folder)
     except OSError as error:
         raise type(error)(
             f"Cannot write to a store in {str(path)!r}: {error.strerror} "
@@ -111,27 +111,40 @@ def sessions_of(path: Path) -> tuple[list[pathlib.Path], list[str]]:
     """
     folder = pathlib.Path(os.path.expanduser(path))
     if not folder.exists():
-        raise FileNotFoundError(
-            f"No such folder: {str(path)!r}. Give the path that `lox.save` or `SaveLogger` "
-            "was given."
-        )
-    found = _session_folders(folder)
+        raise missing_folder(path)
     if not is_store(folder):
         hint = "Give the path that `lox.save` or `SaveLogger` was given."
-        if any(is_file(session / journal.NAME) for session in found):
+        if any(is_file(session / journal.NAME) for session in _session_folders(folder)):
             hint = "It has sessions of one: `lox doctor` can repair it."
         raise FileNotFoundError(
             f"There is no store in {str(path)!r}: it has no file {MARKER!r}. {hint}"
         )
-    version, problems = _format_of(folder)
+    version, _ = _format_of(folder)
     if version > FORMAT:
         raise ValueError(
             f"The store in {str(path)!r} has the format {version}, and this version of lox "
             f"knows none after {FORMAT}. Install a newer one: `pip install -U jax-lox`."
         )
+    return examine_folder(path)
+
+
+def missing_folder(path: Path) -> FileNotFoundError:
+    """Return what to raise where there is no folder."""
+    return FileNotFoundError(
+        f"No such folder: {str(path)!r}. Give the path that `lox.save` or `SaveLogger` was "
+        "given."
+    )
+
+
+def examine_folder(path: Path) -> tuple[list[pathlib.Path], list[str]]:
+    """Return the sessions in a folder, and what is wrong with it as a store."""
+    folder = pathlib.Path(os.path.expanduser(path))
+    if not folder.is_dir():
+        raise missing_folder(path)
+    version, problems = _format_of(folder)
     listed, removed, list_problems = _read_list(folder, is_needed=version > 1)
     sessions = []
-    for session in found:
+    for session in _session_folders(folder):
         if session.name in removed:
             continue
         if is_file(session / journal.NAME):
@@ -166,7 +179,8 @@ def _format_of(store: pathlib.Path) -> tuple[int, list[str]]:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     # The sessions speak for themselves.
-    return 1, [f"{MARKER} is not what lox wrote"]
+    what = "is not what lox wrote" if is_store(store) else "is missing"
+    return 1, [f"{MARKER} {what}"]
 
 
 def _read_list(
@@ -234,8 +248,11 @@ def _session_name(store: pathlib.Path, process: int, job: str) -> str:
     It is the time, unless the clock has gone back since the newest session began: then it
     is a nanosecond after that.
     """
-    times = [_time_of_name(session.name) for session in _session_folders(store)]
-    now = max([time.time_ns(), *(then + 1 for then in times)])
+    # The names sort by time, but for those that are none.
+    names = sorted((session.name for session in _session_folders(store)), reverse=True)
+    times = (_time_of_name(name) for name in names)
+    newest = next((then for then in times if then >= 0), -1)
+    now = max(time.time_ns(), newest + 1)
     date = time.strftime(_DATE, time.gmtime(now // 10**9))
     return f"{date}-{now % 10**9:09d}-{process}-{job}"
 
@@ -250,7 +267,7 @@ def _time_of_name(name: str) -> int:
     return int(date.timestamp()) * 10**9 + int(nanoseconds)
 
 
-def _mark(folder: pathlib.Path) -> None:
+def mark(folder: pathlib.Path) -> None:
     """Say in which format a store is, which may have been an older one."""
     if is_store(folder) and _format_of(folder)[0] >= FORMAT:
         return

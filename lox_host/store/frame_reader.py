@@ -26,6 +26,11 @@ class FrameReader:
         layouts: The layouts by the number of the group.
         journal: What the journal said when the session was opened. A file that is missing
             while it still says the same is damage. None: the session is stale then, too.
+        runs: The ids of all runs that the session has had, in order. Rows of others have
+            lost the line of their run.
+
+    Attributes:
+        lost: By key, how many rows could not be read so far.
     """
 
     def __init__(
@@ -33,10 +38,12 @@ class FrameReader:
         session: pathlib.Path,
         layouts: Mapping[int, Layout],
         journal: list[Entry] | None,
+        runs: np.ndarray,
     ):
         self._session, self._layouts, self._journal = session, layouts, journal
+        self._runs = runs
         self._name, self._file = "", -1
-        self._lost = Counter[str]()
+        self.lost = Counter[str]()
 
     def __enter__(self) -> "FrameReader":
         return self
@@ -57,6 +64,8 @@ class FrameReader:
         ids, is_wanted = self.column(frame, RUN), None
         if ids is not None and low != high:
             is_wanted = np.isin(ids, runs[first:after])
+            if lost := int((~np.isin(ids, self._runs)).sum()):
+                self.lost.update(dict.fromkeys(wanted, lost))
             if not is_wanted.any():
                 return None
         # Each column once, though keys share those of the steps.
@@ -64,7 +73,7 @@ class FrameReader:
         read = {i: self.column(frame, i) for i in set().union(*columns.values()) - {RUN}}
         arrays = {i: array for i, array in {RUN: ids, **read}.items() if array is not None}
         whole = [key for key in wanted if columns[key] <= arrays.keys()]
-        self._lost.update({key: frame.rows for key in wanted if key not in whole})
+        self.lost.update({key: frame.rows for key in wanted if key not in whole})
         if not whole:
             return None
         block = layout.block(arrays, whole)
@@ -89,7 +98,7 @@ class FrameReader:
 
     def warn_of_damage(self) -> None:
         """Warn of the rows that have been left out so far."""
-        for key, rows in self._lost.items():
+        for key, rows in self.lost.items():
             warn_left_out(self._session, f"A part of {key!r}, {rows} rows,")
 
     def _open(self, name: str) -> None:

@@ -162,13 +162,14 @@ def read_column(file: int, extent: Extent, column: Column, rows: int) -> np.ndar
 
 def nonfinite_columns(columns: Sequence[np.ndarray]) -> tuple[int, ...]:
     """Return the numbers of the columns that hold NaN or infinities."""
-    return tuple(i for i, column in enumerate(columns) if not is_finite(column).all())
+    may_be = ((i, x) for i, x in enumerate(columns) if x.dtype.kind not in "biu")
+    return tuple(i for i, column in may_be if not is_finite(column).all())
 
 
 def is_finite(array: np.ndarray) -> np.ndarray:
     """Return which elements are finite, of any dtype."""
     if array.dtype.kind in "biu":
-        return np.True_
+        return np.broadcast_to(True, array.shape)
     wide = array if array.dtype.isbuiltin == 1 else array.astype(np.float32)
     return np.isfinite(wide)
 

@@ -196,14 +196,14 @@ def _file_problems(entries: Iterable[Entry], sizes: dict[str, int]) -> list[str]
     """Compare the files of a session with what its frames say of them.
 
     The frames of a file follow each other without gaps. A file without any frame is one
-    that a process left that was killed; after the end of a session, when its frames were
-    joined, that is no loss.
+    that a process left that was killed. After the end of a session, when its frames were
+    joined, that is no loss; but only the numbers of lines tell that none is missing.
     """
     ends: dict[str, int] = {}
     holes: dict[str, None] = {}
-    ended = False
+    entries = list(entries)
+    is_joined = any("end" in entry and "n" in entry for entry in entries)
     for entry in entries:
-        ended |= "end" in entry
         try:
             name, start, end = (entry["frame"][field] for field in ("file", "start", "end"))
             if not DATA_FILE.fullmatch(name):
@@ -223,6 +223,6 @@ def _file_problems(entries: Iterable[Entry], sizes: dict[str, int]) -> list[str]
         elif size > end or name in holes:
             problems.append(f"{name} has rows that the journal does not know")
     for name, size in sizes.items():
-        if name not in ends and size and not ended:
+        if name not in ends and size and not is_joined:
             problems.append(f"{name} has rows that the journal does not know")
     return problems

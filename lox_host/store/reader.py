@@ -18,18 +18,20 @@ import itertools as it
 import pathlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
 from lox_host.rows import Block
 from lox_host.store import journal
 from lox_host.store.content import Content, read_content
+from lox_host.store.dtypes import dtype_named
 from lox_host.store.folder import Path, sessions_of, warn_of_store
 from lox_host.store.frame_reader import FrameReader, StaleSession
-from lox_host.store.frames import Frame
+from lox_host.store.frames import Frame, is_finite
 from lox_host.store.journal import Entry, read_journal, warn_left_out, warn_of_problems
 from lox_host.store.layout import ROW, RUN, Layout
+from lox_host.tree import leaves
 from lox_host.writer import Run
 
 P = ParamSpec("P")
@@ -87,6 +89,17 @@ def retry_if_stale(fun: Callable[P, T]) -> Callable[P, T]:
                 return fun(*args, **kwargs)
 
     return retried
+
+
+class NonFinite(NamedTuple):
+    """How many rows of a key are NaN or infinite, and the step of the first of them.
+
+    Rows without steps have the empty name, and their number in the session.
+    """
+
+    rows: int
+    step: str
+    first: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -178,7 +191,8 @@ class Reader:
     def frame_reader(self) -> FrameReader:
         """Return what reads single frames."""
         entries = self.entries if self.is_whole else None
-        return FrameReader(self.folder, self.layouts, entries)
+        all_runs = np.array(sorted(self._content.saved_keys), np.int64)
+        return FrameReader(self.folder, self.layouts, entries, all_runs)
 
     def blocks(
         self,
@@ -274,6 +288,30 @@ class Reader:
                     its_values[key] = newest[run, key][1]
         return values
 
+    def nonfinite(self) -> dict[int, dict[str, NonFinite]]:
+        """Return by run and key how many rows are not finite, and the first of them.
+
+        The journal says which columns to look at. In the first format it did not: of these
+        sessions, only keys that are numbers are looked at.
+        """
+        found: dict[int, dict[str, NonFinite]] = {}
+        with self.frame_reader() as frames:
+            for frame in it.chain.from_iterable(self.frames.values()):
+                layout = self.layouts[frame.group]
+                keys = [key for key in layout.keys if _may_be_nonfinite(layout, key, frame)]
+                block = frames.read(frame, self._ids, keys) if keys else None
+                if block is not None:
+                    for key in block.values:
+                        _count_nonfinite(found, block, key)
+        return found
+
+    def lost_rows(self) -> Counter[str]:
+        """Read everything, and return by key how many rows are damaged."""
+        with self.frame_reader() as frames:
+            for frame in it.chain.from_iterable(self.frames.values()):
+                frames.read(frame, self._ids, None)
+            return frames.lost
+
     def row_counts(self) -> dict[str, Counter[int]]:
         """Return by key how many rows each run has."""
         counts = {key: Counter[int]() for key in self.keys}
@@ -297,6 +335,41 @@ class Reader:
             return {}
         runs, rows = np.unique(ids, return_counts=True)
         return dict(zip(runs.tolist(), rows.tolist(), strict=True))
+
+
+def _may_be_nonfinite(layout: Layout, key: str, frame: Frame) -> bool:
+    if frame.nonfinite is not None:
+        return not set(layout.keys[key].columns).isdisjoint(frame.nonfinite)
+    if not layout.is_number(key):
+        return False
+    (number,) = layout.keys[key].columns[-1:]
+    return dtype_named(layout.columns[number].dtype).kind not in "biu"
+
+
+def _count_nonfinite(
+    found: dict[int, dict[str, NonFinite]], block: Block, key: str
+) -> None:
+    """Add the rows of a key that are not finite, where an example that logged is not."""
+    is_bad = np.zeros(len(block), bool)
+    for _, array in leaves(block.values[key]):
+        bad = ~is_finite(array)
+        valid = block.valid.get(key)
+        if valid is not None:
+            bad = bad & valid.reshape(valid.shape + (1,) * (bad.ndim - valid.ndim))
+        is_bad |= bad.reshape(len(block), -1).any(1)
+    rows = np.flatnonzero(is_bad)
+    names = sorted(block.steps, key=lambda name: name != "step")
+    steps = block.steps[names[0]] if names else block.order
+    runs, firsts, counts = np.unique(
+        block.runs[rows], return_index=True, return_counts=True
+    )
+    for run, at, number in zip(runs.tolist(), rows[firsts], counts.tolist(), strict=True):
+        first = NonFinite(number, names[0] if names else "", float(np.max(steps[at])))
+        before = found.setdefault(run, {}).get(key)
+        if before is not None:
+            number += before.rows
+            first = before if before.first <= first.first else first
+        found[run][key] = first._replace(rows=number)
 
 
 def _end_of(block: Block, rows: int) -> Block:

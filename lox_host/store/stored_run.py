@@ -38,10 +38,12 @@ class StoredRun:
     def __repr__(self) -> str:
         start = datetime.datetime.fromtimestamp(self.start).isoformat(" ", "seconds")
         config = f", config={dict(self.config)}" if self.config else ""
-        return (
+        text = (
             f"<run {self.name}: {self.rows} rows of {', '.join(self.keys) or 'nothing'}, "
             f"key={self.key}, started {start}{config}>"
         )
+        # A store may come from anybody, and its names may hold what moves the cursor.
+        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 @retry_if_stale

@@ -2,7 +2,10 @@
 
 import math
 import re
+import socket
 import time
+import urllib.parse
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,6 +20,8 @@ from lox_host.writers._tracker_rows import TrackerRow, free_name, tracker_rows
 
 # What MLflow takes with one call.
 METRICS, PARAMETERS = 1000, 100
+# How many seconds its server has to answer.
+TIMEOUT = 5.0
 # Arrays of so many elements are written in full.
 ELEMENTS = 64
 
@@ -36,6 +41,7 @@ class MLflowWriter:
         self._experiment_name, self._tags = experiment_name, dict(tags or {})
         self._runs: dict[int, str] = {}
         self._counts: dict[int, Counter[str]] = {}
+        self._unsent: dict[int, list[Any]] = {}
         self._names: dict[str, str] = {}
         self._latest = 0
 
@@ -47,6 +53,7 @@ class MLflowWriter:
             tags={"group": run.group, **self._tags},
         )
         self._runs[run.id], self._counts[run.id] = opened.info.run_id, Counter()
+        self._unsent[run.id] = []
         entries = flat_config(run.config).items()
         params = [self._param(self._name(name), str(value)) for name, value in entries]
         for some in _chunks(params, PARAMETERS):
@@ -57,15 +64,38 @@ class MLflowWriter:
         for row in tracker_rows(batch):
             found.setdefault(row.run, []).extend(self._points(row))
         for run, points in found.items():
-            for some in _chunks(self._metrics(points), METRICS):
-                self._client.log_batch(self._runs[run], metrics=some)
+            self._unsent[run] += self._metrics(points)
 
     def flush(self) -> None:
-        """There is nothing to do: MLflow has what it was given."""
+        """Send all metrics. Those that MLflow does not get are sent the next time."""
+        for run, metrics in self._unsent.items():
+            if metrics:
+                self._check_server()
+            while metrics:
+                self._client.log_batch(self._runs[run], metrics=metrics[:METRICS])
+                del metrics[:METRICS]
 
     def close(self, run: Run) -> None:
-        del self._counts[run.id]
-        self._client.set_terminated(self._runs.pop(run.id))
+        self._unsent.pop(run.id)
+        self._counts.pop(run.id)
+        name = self._runs.pop(run.id)
+        self._check_server()
+        self._client.set_terminated(name)
+
+    def _check_server(self) -> None:
+        """Raise if nobody is there to answer. MLflow would try again for minutes."""
+        address = urllib.parse.urlsplit(self._client.tracking_uri)
+        is_server = address.scheme in ("http", "https") and address.hostname
+        if not is_server or address.scheme in urllib.request.getproxies():
+            return
+        port = address.port or {"http": 80, "https": 443}[address.scheme]
+        try:
+            socket.create_connection((address.hostname, port), TIMEOUT).close()
+        except OSError as error:
+            raise ConnectionError(
+                f"MLflow's server {address.scheme}://{address.hostname}:{port} does not "
+                f"answer: {error}"
+            ) from error
 
     def _experiment(self) -> str:
         found = self._client.get_experiment_by_name(self._experiment_name)

@@ -9,7 +9,7 @@ import numpy as np
 
 from lox_host.rows import Batch, Block
 from lox_host.store import Reader, open_session, retry_if_stale
-from lox_host.worker import writer_thread
+from lox_host.worker import Worker
 from lox_host.writer import Run, Writer
 
 # How many rows a writer is given at once.
@@ -30,12 +30,15 @@ def read_recording(reader: Reader, ids: Collection[int]) -> Recording:
     return Recording(runs, list(open_session(reader.folder).blocks(ids)))
 
 
-def replay(recording: Recording, writers: Sequence[Writer]) -> None:
-    """Give what was recorded to writers."""
-    # Trackers want one thread to call them, which is that of all loggers.
-    writer_thread.start()
+def replay(
+    recording: Recording, writers: Sequence[Writer], worker: Worker | None = None
+) -> None:
+    """Give what was recorded to writers, on the thread of a worker if they have one."""
+    # Otherwise on one and the same thread: some trackers keep what is theirs by thread.
+    worker = _replay_thread if worker is None else worker
+    worker.start()
     for writer in writers:
-        writer_thread.run(ft.partial(_send, writer, *recording))
+        worker.run(ft.partial(_send, writer, *recording))
 
 
 def _send(writer: Writer, runs: Sequence[Run], blocks: Sequence[Block]) -> None:
@@ -61,3 +64,6 @@ def _batches(blocks: Sequence[Block]) -> Iterator[Batch]:
     for low, high in it.pairwise(edges):
         parts = [b.select((low <= b.order) & (b.order < high)) for b in blocks]
         yield Batch([part for part in parts if len(part)])
+
+
+_replay_thread = Worker("lox-replay")

@@ -11,6 +11,7 @@ from typing import Any
 from lox_host.rows import Batch
 from lox_host.writer import Run
 from lox_host.writers._events import Events
+from lox_host.writers._files import check_exists, file_name
 from lox_host.writers._run_info import flat_config, run_title
 from lox_host.writers._tracker_rows import TrackerRow, tracker_rows
 
@@ -27,12 +28,14 @@ class TensorBoardWriter:
         self._dir = Path(dir).expanduser().absolute()
         self._events = Events(images, texts)
         self._files: dict[int, Any] = {}
+        self._paths: dict[int, Path] = {}
         self._counts: dict[int, Counter[str]] = {}
 
     def open(self, run: Run) -> None:
-        folder = _new_folder(self._dir, run_title(run))
+        folder = _new_folder(self._dir, file_name(run_title(run)))
         name = f"events.out.tfevents.{int(run.start)}.{socket.gethostname()}.{os.getpid()}"
-        file = self._events.file((folder / name).open("xb"))
+        self._paths[run.id] = folder / name
+        file = self._events.file(self._paths[run.id].open("xb"))
         self._files[run.id], self._counts[run.id] = file, Counter()
         file.write(self._events.version())
         if run.config:
@@ -49,11 +52,13 @@ class TensorBoardWriter:
                 self._files[row.run].write(self._events.event(step, values))
 
     def flush(self) -> None:
-        for file in self._files.values():
+        for run, file in self._files.items():
             file.flush()
+            check_exists(self._paths[run])
 
     def close(self, run: Run) -> None:
         self._files.pop(run.id).close()
+        del self._paths[run.id]
         del self._counts[run.id]
 
     def _steps(self, row: TrackerRow) -> dict[str, int]:

@@ -1,11 +1,13 @@
 """The writer of `WandbLogger`."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from lox_host.extras import import_extra
 from lox_host.rows import Batch
 from lox_host.writer import Run
+from lox_host.writers._files import check_exists
 from lox_host.writers._run_info import plain_config, run_title
 from lox_host.writers._tracker_rows import (
     TrackerRow,
@@ -28,6 +30,7 @@ class WandbWriter:
         self._options = init_kwargs
         self._runs: dict[int, Any] = {}
         self._defined: dict[int, set[str]] = {}
+        self._folders: dict[int, str] = {}
 
     def open(self, run: Run) -> None:
         names = {"name": run_title(run, self._options.get("name"))}
@@ -44,6 +47,9 @@ class WandbWriter:
             }
         )
         self._defined[run.id] = set()
+        folder = self._runs[run.id].dir
+        if folder and os.path.exists(folder):
+            self._folders[run.id] = folder
 
     def write(self, batch: Batch) -> None:
         for row in tracker_rows(batch):
@@ -54,10 +60,13 @@ class WandbWriter:
             self._runs[row.run].log({_name(key): value for key, value in data.items()})
 
     def flush(self) -> None:
-        """There is nothing to do: wandb has a process of its own, which writes."""
+        """Check that files are where they were: wandb has a process that writes them."""
+        for folder in self._folders.values():
+            check_exists(folder)
 
     def close(self, run: Run) -> None:
         del self._defined[run.id]
+        self._folders.pop(run.id, None)
         self._runs.pop(run.id).finish()
 
     def _settings(self) -> Any:

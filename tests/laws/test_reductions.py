@@ -29,6 +29,7 @@ from support.truth import (
     by_key,
     raises,
     records,
+    records_in_grad,
     records_of_each,
     records_of_grad,
     total,
@@ -103,7 +104,7 @@ def test_reductions_under_grad(p: Program):
         fun = jax.grad(aux_of(spooled(p, names)), has_aux=True)
         with every_reduction(names):
             _, logs = jax.jit(fun)(p.x)
-        check(p, logs, records(p))
+        check(p, logs, records_in_grad(p))
 
     def spool_of_grad(names):
         fun = spooled(p, names, lambda fun: jax.grad(total_of(fun)))
@@ -695,6 +696,10 @@ def test_an_interval_or_capacity_below_1_is_an_error(option):
     for number in (0, -1):
         with raises(ValueError, option, "at least 1", str(number)):
             lox.spool(two_keys, **{option: number})
+    for number in (2.0, "2", True):
+        with raises(TypeError, f"`{option}` must be a whole number, not {number!r}"):
+            lox.spool(two_keys, **{option: number})
+    lox.spool(two_keys, **{option: np.int32(2)})(XS)
 
 
 def test_rows_of_two_shapes_are_an_error_also_where_they_are_reduced():

@@ -17,7 +17,6 @@ import pytest
 import lox
 from lox.loggers import Logger, LoggerState, MultiLogger
 from lox_host import write_buffer
-from lox_host.worker import writer_thread
 from support.kept import Kept, assert_kept
 from support.programs import PROGRAMS, Program
 from support.selection import thin
@@ -405,6 +404,17 @@ def test_bad_input():
         Logger(lambda batch: None)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match=r"Logs are a mapping from keys to.*`float`"):
         logger.log(logger.init(KEYS[0]), 1.0)  # pyright: ignore[reportArgumentType]
+    state = logger.init(KEYS[0])
+    with pytest.raises(TypeError, match=r"takes the run first.*`logger\.log\(run, logs\)`"):
+        logger.log({"x": 1.0})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(
+        TypeError, match=r"no values: keywords are steps.*\(run, \{\"x\": \.\.\.\}\)"
+    ):
+        logger.log(state, x=1.0)
+    with pytest.raises(
+        ValueError, match=r"not the text 'myrun'\. It is what tells runs apart"
+    ):
+        logger.init("myrun")
     with pytest.raises(TypeError, match="takes one or more loggers, not Kept"):
         MultiLogger(Kept())  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="takes one or more loggers, not none"):
@@ -477,10 +487,9 @@ class Slow(Kept):
 
 
 def test_a_slow_writer_makes_the_program_wait_and_loses_nothing(monkeypatch):
-    monkeypatch.setattr(writer_thread, "max_calls", 10)
     writer = Slow()
     logger = Logger(writer)
-    monkeypatch.setattr(write_buffer, "MAX_ROWS", 20)
+    monkeypatch.setattr(write_buffer, "MAX_ROWS", 10)
     state = logger.init(KEYS[0])
     logger.tap(
         lambda: jax.lax.fori_loop(0, 500, lambda i, c: lox.log({"i": i}) and c, 0), state
@@ -723,7 +732,7 @@ def test_a_run_that_cannot_be_closed_is_named():
     logger = Logger(Stuck())
     state = logger.init(KEYS[0])
     with (
-        pytest.warns(RuntimeWarning, match=f"what the run '{name(KEYS[0])}' logs"),
+        pytest.warns(RuntimeWarning, match=f"What the run '{name(KEYS[0])}' logs"),
         pytest.raises(RuntimeError, match="failed with OSError: cannot close"),
     ):
         logger.finish(state)
@@ -866,6 +875,16 @@ def test_one_of_several_loggers_that_is_finished_alone():
     logger.finish(state)
     assert [v["x"] for _, v in first.rows(name(KEYS[0]))] == [1]
     assert [v["x"] for _, v in second.rows(name(KEYS[0]))] == [1, 2]
+
+
+def test_several_loggers_share_a_configuration():
+    first, second = Kept(), Kept()
+    logger = MultiLogger(
+        Logger(first, config={"env": "a", "lr": 1}), Logger(second), config={"lr": 2}
+    )
+    logger.finish(logger.init(KEYS[0]))
+    configs = [writer.opened[0].config for writer in (first, second)]
+    assert configs == [{"env": "a", "lr": 2}, {"lr": 2}]
 
 
 def test_several_loggers_have_the_same():

@@ -920,7 +920,7 @@ def custom_vjp(x):
     return tripled_vjp("x")(x)
 
 
-@program(natural="x forward")
+@program(natural="x forward", masked="x")
 def custom_vjp_whose_forward_logs_another_key(x):
     return tripled_vjp("x", forward_key="forward")(x)
 
@@ -989,6 +989,29 @@ def custom_gradient(x):
     return fun(x)
 
 
+@program(natural="x", masked="x")
+def custom_jvp_whose_rule_does_not_log(x):
+    fun = jax.custom_jvp(lambda x: jnp.sin(logged("x", x)))
+    fun.defjvp(lambda primals, tangents: (jnp.sin(*primals), 3 * tangents[0]))
+    return fun(x)
+
+
+@program(natural="y", masked="x w")
+def custom_rules_that_do_not_log_in_a_scan(x):
+    """The rule of the outer function calls the inner one, and logs one of two keys."""
+    inner = jax.custom_jvp(lambda x: jnp.sin(logged("x", x, step=2)))
+    inner.defjvp(lambda primals, tangents: (jnp.sin(*primals), 3 * tangents[0]))
+
+    @jax.custom_vjp
+    def outer(x):
+        lox.log({"z": x, "w": x})
+        return inner(x)
+
+    outer.defvjp(lambda x: (inner(logged("z", x)), x), lambda x, g: (2 * g * x,))
+    fun = jax.jit(lambda x: inner(outer(x)))
+    return logged("y", jax.lax.scan(lambda c, _: (fun(c), None), x, None, length=2)[0])
+
+
 def custom_vmap_by_hand(x):
     jnp.sin(logged("x", x))
     jax.vmap(lambda x: logged("x", x))(x + jnp.arange(2.0))
@@ -1038,6 +1061,34 @@ def custom_linear_solve(x):
         x,
         lambda matvec, b: logged("b", b) / diagonal,
         symmetric=True,
+    )
+
+
+def two_products(x):
+    diagonal = jnp.array([2.0, 4.0])
+    b = x * jnp.ones(2)
+    return logged("y", diagonal * logged("y", b)) * diagonal
+
+
+@program(grad=False, by_hand=two_products)
+def custom_linear_solve_whose_operator_logs(x):
+    diagonal = jnp.array([2.0, 4.0])
+    return jax.lax.custom_linear_solve(
+        lambda y: diagonal * logged("y", y),
+        x * jnp.ones(2),
+        lambda matvec, b: matvec(matvec(b)),
+        symmetric=True,
+    )
+
+
+@program(grad=False, by_hand=two_products)
+def custom_linear_solve_whose_operator_is_transposed(x):
+    diagonal = jnp.array([2.0, 4.0])
+    return jax.lax.custom_linear_solve(
+        lambda y: diagonal * logged("y", y),
+        x * jnp.ones(2),
+        lambda matvec, b: matvec(matvec(b)),
+        lambda vecmat, b: vecmat(b),
     )
 
 

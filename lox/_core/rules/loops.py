@@ -302,8 +302,8 @@ def flushed(interpreter: Interpreter, logs: Collected) -> Collected:
 
 
 def _most_rows(logs: Collected) -> int:
-    """Return how many rows there are of a key, at most."""
-    return max((rows.length for rows in logs.rows.values()), default=1)
+    """Return how many rows of a key are logged at most, before an interval thins them."""
+    return max((rows.bound for rows in logs.rows.values()), default=1)
 
 
 def _in_time(rows: Rows, length: int, reverse: bool) -> Rows:

@@ -1,0 +1,221 @@
+"""A writer that may fail or stall, and what is known of that.
+
+It *fails* when a method raises: a disk is full, a server is gone. That is warned of at
+once. Rows whose `write` raised are lost, and counted. Those that `flush` raised at wait in
+the writer. Either is tried again, soon at first, then less often. When all works again, a
+warning says how much is missing.
+
+It *stalls* when a method does not return for `patience` seconds. That is warned of, too,
+and until it returns nobody waits for it any more.
+
+    write  write  write  flush  write  flush  flush        flush  write  flush
+      |      x      |      x      -      |      ...hangs...  |      |      |
+             ^ failed: warn              ^ works again     ^ stalled: warn ^ works again
+"""
+
+import contextlib
+import time
+import warnings
+from collections.abc import Callable
+from typing import Literal
+
+from lox_host.rows import Batch
+from lox_host.writer import Run, Writer
+
+OnError = Literal["warn", "raise"]
+# After a failure the writer is left alone for as long as the call took, times this, and for
+# no more than so many seconds.
+BACKOFF, LONGEST_PAUSE = 10, 30.0
+
+
+class GuardedWriter:
+    """Calls a writer, and keeps what it raises.
+
+    The methods of a writer are called on one thread, all others on any.
+
+    Args:
+        name: What the logger is called in messages.
+        writer: The back end.
+        on_error: Whether a failure is only warned of, or stops the program.
+        patience: How many seconds somebody waits for a writer that gets nothing done.
+
+    Attributes:
+        runs: The runs that are open.
+        lost_rows: How many rows there were that it did not take.
+        unflushed_rows: How many it has taken, but not flushed.
+        retry_at: When a writer that has failed is to be called again.
+    """
+
+    def __init__(self, name: str, writer: Writer, *, on_error: OnError, patience: float):
+        self._name, self._writer = name, writer
+        self._on_error, self._patience = on_error, patience
+        self.runs: dict[int, Run] = {}
+        self.lost_rows = self.unflushed_rows = 0
+        self.retry_at = 0.0
+        # What has been raised since all was well, and what was raised last.
+        self._failure: BaseException | None = None
+        self._last_failure: BaseException | None = None
+        self._is_reported = False
+        # The methods that raised when they were last called.
+        self._failing: set[str] = set()
+        # The method that is being called, and since when.
+        self._call: tuple[str, float] | None = None
+        self._progress = 0.0
+        self._is_stalled = False
+        self._lost_before = 0
+
+    def open(self, run: Run) -> None:
+        """Begin a run, and raise what that raises."""
+        self._call = "open", time.monotonic()
+        try:
+            self._writer.open(run)
+        finally:
+            self._call = None
+        self._progress = time.monotonic()
+        self.runs[run.id] = run
+
+    def write(self, batch: Batch, rows: int) -> None:
+        """Give rows to the writer. They are lost if it raises."""
+        self.unflushed_rows += rows
+        if not self._attempt("write", lambda: self._writer.write(batch)):
+            self.unflushed_rows -= rows
+            self.lost_rows += rows
+
+    def flush(self) -> None:
+        """Have the writer flush. All is well again if that and what failed works."""
+        if self._attempt("flush", self._writer.flush):
+            self.unflushed_rows = 0
+            if self.is_down() and not self._failing:
+                self._works_again()
+
+    def close(self, run: Run) -> None:
+        """End a run. What it has logged is flushed already, if that was possible."""
+        self._attempt("close", lambda: self._writer.close(run))
+        del self.runs[run.id]
+
+    def is_down(self) -> bool:
+        """Return whether it has failed or stalled, and nobody is to wait for it."""
+        return self._failure is not None or self._is_stalled
+
+    def has_done_nothing(self, since: float) -> bool:
+        """Return whether somebody who waits since then has lost patience with it.
+
+        A writer that gets something done now and then is only slow.
+        """
+        return time.monotonic() - max(since, self._progress) >= self._patience
+
+    def has_stalled(self, since: float) -> bool:
+        """Return the same, or whether somebody else had lost patience before."""
+        if self._is_stalled:
+            return True
+        if not self.has_done_nothing(since):
+            return False
+        self._is_stalled = True
+        self._warn(
+            f"{self._name} has not returned from `{self._method()}` for "
+            f"{self._patience:g} seconds. Nobody waits for it any more: what "
+            f"{self._those()} logs and it has no room for is left out."
+        )
+        return True
+
+    def watch(self) -> None:
+        """Warn if the writer is in a call for longer than anybody waits."""
+        call = self._call
+        if call is not None and not self._is_stalled:
+            self.has_stalled(call[1])
+
+    def give_up(self, waiting_rows: int) -> str:
+        """Say that nobody waits for it at the end, and what it has not written."""
+        rows = waiting_rows + self.unflushed_rows + self.lost_rows
+        return (
+            f"{self._name} is still in `{self._method()}` and is not waited for any more. "
+            f"{rows} rows of {self._those()} may not be written."
+        )
+
+    def check(self, *, at_end: bool) -> None:
+        """Raise what the writer raised, if that is to stop the program.
+
+        A failure stops one program. At the end it is raised in any case, if the writer did
+        not recover or rows are lost.
+        """
+        error = self._last_failure
+        if error is None:
+            return
+        if at_end and (self._failure is not None or self.lost_rows):
+            lost = self.lost_rows + self.unflushed_rows
+            if not self.runs:
+                self._last_failure = self._failure = None
+                self._failing.clear()
+                self.lost_rows = self.unflushed_rows = self._lost_before = 0
+            raise self._error(error, lost)
+        if (
+            self._failure is not None
+            and self._on_error == "raise"
+            and not self._is_reported
+        ):
+            self._is_reported = True
+            raise self._error(error, self.lost_rows)
+
+    def _error(self, error: BaseException, lost: int) -> RuntimeError:
+        what = f"{lost} rows that were" if lost else "What was"
+        raised = RuntimeError(
+            f"{self._name} failed with {_described(error)}. {what} logged may not be "
+            "written."
+        )
+        raised.__cause__ = error
+        return raised
+
+    def _attempt(self, method: str, call: Callable[[], None]) -> bool:
+        """Call the writer, keep what it raises, and return whether it raised nothing."""
+        start = time.monotonic()
+        self._call = method, start
+        try:
+            call()
+        except BaseException as error:
+            self._failing.add(method)
+            self._fails(error, time.monotonic() - start)
+            return False
+        finally:
+            self._call = None
+        self._progress = time.monotonic()
+        self._failing.discard(method)
+        return True
+
+    def _fails(self, error: BaseException, seconds: float) -> None:
+        is_first, self._failure = self._failure is None, error
+        self._last_failure = error
+        self.retry_at = time.monotonic() + min(LONGEST_PAUSE, BACKOFF * seconds)
+        if is_first:
+            self._is_reported = False
+            self._warn(
+                f"{self._name} failed with {_described(error)}. What {self._those()} logs "
+                "is not written until it works again, which is tried now and then. "
+                "`logger.finish` raises if anything is missing."
+            )
+
+    def _works_again(self) -> None:
+        missing, self._lost_before = self.lost_rows - self._lost_before, self.lost_rows
+        self._failure, self._is_stalled = None, False
+        what = f"{missing} rows" if missing else "Nothing"
+        verb = "are" if missing > 1 else "is"
+        self._warn(
+            f"{self._name} works again. {what} of what {self._those()} logged {verb} "
+            "missing."
+        )
+
+    def _method(self) -> str:
+        return self._call[0] if self._call else "write"
+
+    def _those(self) -> str:
+        names = [run.name for run in self.runs.values()]
+        listed = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+        return f"the run {listed}"
+
+    def _warn(self, text: str) -> None:
+        # Where warnings are errors, it is `finish` that raises.
+        with contextlib.suppress(RuntimeWarning):
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

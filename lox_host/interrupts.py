@@ -1,0 +1,124 @@
+"""Notice signals while the main thread cannot: in a long program of JAX.
+
+Python calls the handlers of signals on the main thread, which may be inside a compiled
+program for hours. But it writes the number of each signal to a file descriptor at once, and
+another thread can read it there:
+
+    SIGTERM   lox writes what has reached the host, and ends the process (`process_exit`)
+    SIGINT    the program is stopped at its next host call (`check_interrupt`), so that the
+              main thread gets back to Python, which raises KeyboardInterrupt there
+
+JAX may make a host call on the main thread. If Python raised KeyboardInterrupt in there,
+JAX would make an error of its own of it. So it is put off until the call is over.
+
+Handlers of the user's stay in force. Where an event loop has taken the file descriptor for
+itself, as in a notebook, programs are not stopped.
+"""
+
+import _thread
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import CodeType, FrameType
+
+
+class Interrupt:
+    """Whether Ctrl-C was pressed, and the main thread has not been told."""
+
+    is_pending = False
+
+
+def watch_signals() -> None:
+    """Notice signals from now on. Only the main thread can ask for that."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if os.name == "nt" or not is_main:
+        return
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _on_interrupt)
+    if _is_watching:
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    other = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    if other != -1:
+        signal.set_wakeup_fd(other)
+        os.close(reading)
+        os.close(writing)
+        return
+    _is_watching.append(True)
+    threading.Thread(
+        target=_watch, args=(reading,), name="lox-signals", daemon=True
+    ).start()
+
+
+def at_signal(number: int, handler: Callable[[], None]) -> None:
+    """Have something called when a signal is noticed, on another thread."""
+    _handlers[number] = handler
+
+
+def check_interrupt() -> None:
+    """Raise if Ctrl-C was pressed, to stop the program that makes a host call."""
+    if Interrupt.is_pending:
+        raise KeyboardInterrupt
+
+
+def makes_host_calls(code: CodeType) -> None:
+    """Put KeyboardInterrupt off while the main thread is in a function with this code."""
+    _host_calls.add(code)
+
+
+def forget_signals() -> None:
+    """Notice no signals in a forked process until it asks for that itself."""
+    if _is_watching:
+        _is_watching.clear()
+        signal.set_wakeup_fd(-1)
+    Interrupt.is_pending = False
+
+
+def _watch(pipe: int) -> None:
+    while True:
+        for number in os.read(pipe, 64):
+            if number in _handlers:
+                _handlers[number]()
+
+
+def _at_interrupt() -> None:
+    if signal.getsignal(signal.SIGINT) is _on_interrupt:
+        Interrupt.is_pending = True
+
+
+def _on_interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt on the main thread, but not in a host call."""
+    if _is_in_host_call(frame):
+        Interrupt.is_pending = True
+        threading.Thread(target=_interrupt_after_host_call, daemon=True).start()
+        return
+    Interrupt.is_pending = False
+    signal.default_int_handler(number, frame)
+
+
+def _interrupt_after_host_call() -> None:
+    """Raise KeyboardInterrupt on the main thread as soon as it is back from a host call."""
+    main, interval = threading.main_thread().ident, sys.getswitchinterval()
+    # What JAX raises must not get far before this thread has its turn.
+    sys.setswitchinterval(1e-5)
+    try:
+        while _is_in_host_call(sys._current_frames().get(main or 0)):
+            time.sleep(1e-5)
+        _thread.interrupt_main()
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def _is_in_host_call(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code not in _host_calls:
+        frame = frame.f_back
+    return frame is not None
+
+
+_is_watching: list[bool] = []
+_handlers: dict[int, Callable[[], None]] = {signal.SIGINT: _at_interrupt}
+_host_calls: set[CodeType] = set()
