@@ -190,8 +190,9 @@ class logdict(dict[str, PyTree]):
         """Combine the rows of each key into one value, as `lox.spool(reduce=...)` does.
 
         Only time is reduced, never a batch axis or an axis of the value. Rows that were
-        not really logged do not count. The steps become those of the last row, and where
-        there may have been no row, `valid` says so. A key that is already reduced stays.
+        not really logged do not count. The steps become those of the last row, for
+        `"first"` those of the first, and where there may have been no row, `valid` says
+        so. A key that is already reduced stays.
 
         Args:
             reduce: The name of a reduction such as `"mean"`, a `lox.Reduction`, or a
