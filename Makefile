@@ -87,6 +87,10 @@ coverage: $(READY) ## Run the tests and show the lines and branches that they mi
 fuzz: $(READY) ## Compare FUZZ=3000 random programs with their eager runs
 	@LOX_FUZZ=$(FUZZ) $(BIN)/$(PYTEST) tests/laws/test_random_programs.py $(ARGS)
 
+.PHONY: fuzz-store
+fuzz-store: $(READY) ## Damage stores in FUZZ=3000 ways, and read what is left
+	@LOX_FUZZ_STORE=$(FUZZ) $(BIN)/$(PYTEST) -n2 -rP tests/host/store/test_mutations.py $(ARGS)
+
 .PHONY: soak
 soak: $(READY) ## Deliver a million records, and run a loop ten thousand times, in order
 	@LOX_RUNS=10000 $(BIN)/$(PYTEST) -n0 tests/stream/soak.py tests/stream/test_tap.py -k "soak or swap" $(ARGS)
@@ -106,6 +110,22 @@ lint: $(READY) ## Run ruff, import-linter and pyright
 docs: $(READY) ## Build the documentation, build/docs/index.html
 	@$(BIN)/sphinx-build -E -W --keep-going -n -q -d build/doctrees docs build/docs
 	@echo build/docs/index.html
+
+.PHONY: package
+package: ## Build the wheel and the sdist, and try each in an empty environment
+	@[ -n "$(PYTHON)" ] || exit 1
+	@rm -rf dist build/package
+	@$(PYTHON) -m venv build/package/tools
+	@build/package/tools/bin/python -m pip install -qq --disable-pip-version-check build twine
+	@build/package/tools/bin/python -m build -q
+	@build/package/tools/bin/twine check --strict dist/*
+	@for file in dist/*; do \
+		rm -rf build/package/empty && mkdir -p build/package/empty/work || exit 1; \
+		$(PYTHON) -m venv build/package/empty/venv || exit 1; \
+		build/package/empty/venv/bin/python -m pip install -qq --disable-pip-version-check $$file || exit 1; \
+		(cd build/package/empty/work && ../venv/bin/python ../../../../tools/smoke.py) || exit 1; \
+		echo "$$file is fine"; \
+	done
 
 .PHONY: clean
 clean: ## Remove the environments and all that was built

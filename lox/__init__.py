@@ -8,6 +8,7 @@ from lox._core.nolog import nolog as nolog
 from lox._core.spool import spool as spool
 from lox._io.export import export as export
 from lox._io.load import load as load
+from lox._io.runs import runs as runs
 from lox._io.save import save as save
 from lox._jax.patches import install as _install_patches
 from lox._logdict.logdict import logdict as logdict
@@ -15,7 +16,6 @@ from lox._rows.reductions import Reduction as Reduction
 from lox._stream.callbacks import barrier as barrier
 from lox._stream.progress import progress as progress
 from lox._stream.tap import tap as tap
-from lox_host.store import runs as runs
 
 __version__ = "0.1.0"
 

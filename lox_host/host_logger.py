@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from lox_host.run_key import run_key
 from lox_host.run_registry import Agree, Key, RunRegistry
 from lox_host.worker import Worker, writer_thread
 from lox_host.write_buffer import OnError, PacketSource, WriteBuffer
@@ -95,7 +96,7 @@ class HostLogger:
                 "This logger was made before the process was forked, and belongs to the "
                 "parent. Make another one in the child."
             )
-        given = [tuple(key.tolist()) for key in keys]
+        given = [run_key(key.tolist()) for key in keys]
         ids = self._worker.run(lambda: self._open_runs(given, process, agree))
         return np.array(ids, np.int32)
 
@@ -230,6 +231,13 @@ def settle() -> None:
     settled = [(logger, logger._worker.run(logger._finish_ending)) for logger in [*_active]]
     for logger, has_ended in settled:
         logger.check(at_end=has_ended)
+
+
+def flush_writers(is_wanted: Callable[[Writer], bool]) -> None:
+    """Have the loggers of some writers write and flush all that reached the host."""
+    for logger in list(_active):
+        if any(is_wanted(back_end.writer) for back_end in logger.back_ends):
+            logger._worker.run(logger._worker.flush)
 
 
 def finish_all() -> None:

@@ -1,11 +1,15 @@
 """What can be said of a program before it is evaluated."""
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import JaxprEqn, Literal, Primitive, Var
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 
+from lox._core import context as _context
 from lox._core.record import (
     Delivery,
     Record,
@@ -47,6 +51,112 @@ def _carried_by(params: Any, primitives: tuple[Primitive, ...]) -> Iterator[Any]
                         record.batch[record.outer :],
                     )
                     yield record.replace(batch=(*outer, *devices, *inner))
+
+
+def may_hold_records(program: Any) -> bool:
+    """Return whether a program or an equation holds records, or will when differentiated.
+
+    The second is so if a function in it has derivative rules that log.
+    """
+    if holds_records(program):
+        return True
+    if _context.state() in ("silent", "searched"):  # silent rules, or nobody to care
+        return False
+    if hasattr(program, "eqns"):
+        return _rules_log(equations.close(program).jaxpr)
+    programs = equations.jaxprs_in(program.params)
+    return _logs_when_differentiated(program) or any(map(_rules_log, programs))
+
+
+def _rules_log(jaxpr: Jaxpr) -> bool:
+    """Return whether derivative rules of functions in a program log."""
+    if jaxpr not in _known_to_log:
+        _known_to_log[jaxpr] = any(map(may_hold_records, jaxpr.eqns))
+    return _known_to_log[jaxpr]
+
+
+_known_to_log: weakref.WeakKeyDictionary[Jaxpr, bool]
+_known_to_log = weakref.WeakKeyDictionary()
+
+
+def _logs_when_differentiated(eqn: JaxprEqn) -> bool:
+    """Return whether the derivative rules of a function log. That takes a trace of them."""
+    name = equations.primitive_name(eqn)
+    if name not in FORWARD_RULES and name not in REVERSE_RULES:
+        return False
+    try:
+        with _context.searched():
+            return holds_records(_derivative(eqn, by_jvp=name in FORWARD_RULES))
+    except Exception:  # Rules that fail do so again when somebody needs them.
+        return False
+
+
+# Functions with a rule for `jvp`, and with rules for the forward and the backward pass.
+FORWARD_RULES = "custom_jvp_call", "CustomJVPTraced"
+REVERSE_RULES = "custom_vjp_call", "custom_vjp_call_jaxpr", "CustomVJPTraced"
+
+
+def _derivative(eqn: JaxprEqn, *, by_jvp: bool) -> ClosedJaxpr:
+    """Return the derivative of a function as a program, which runs all of its rules."""
+    avals = [atom.aval for atom in eqn.invars]
+    live = tuple(i for i, aval in enumerate(avals) if is_differentiable(aval))
+
+    def differentiated(*args: Any) -> Any:
+        fun, given = function_of(eqn, args, live), [args[i] for i in live]
+        if by_jvp:
+            return jax.jvp(fun, given, given)
+        outs, pullback = jax.vjp(fun, *given)
+        zeros = [np.zeros(x.shape, jax.dtypes.float0) for x in outs]
+        pairs = zip(outs, zeros, strict=True)
+        return pullback([x if is_differentiable(x) else zero for x, zero in pairs])
+
+    return jax.make_jaxpr(differentiated)(*avals)
+
+
+def function_of(eqn: JaxprEqn, args: Sequence[Any], live: Sequence[int]) -> Any:
+    """Return an equation as a function of its live arguments."""
+
+    def fun(*values: Any) -> list:
+        merged = list(args)
+        for i, value in zip(live, values, strict=True):
+            merged[i] = value
+        return tracing.bind(eqn, *merged)
+
+    return fun
+
+
+def is_differentiable(x: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
+
+
+# The loops and branches around a record, the outermost first.
+Place = tuple[tuple[str, int | None], ...]
+
+
+def records_by_place(program: Any) -> dict[str, list[Place]]:
+    """Return in which loops and branches each key is logged, in the order of the program.
+
+    Two programs for which that is the same log as many rows of the key.
+    """
+    places: dict[str, list[Place]] = {}
+    for key, place in _keys_in(equations.close(program).jaxpr, ()):
+        places.setdefault(key, []).append(place)
+    return places
+
+
+def _keys_in(jaxpr: Jaxpr, around: Place) -> Iterator[tuple[str, Place]]:
+    for eqn in jaxpr.eqns:
+        if eqn.primitive is log_p:
+            yield from ((key, around) for key in eqn.params["keys"])
+        elif holds_records(eqn):
+            name = equations.primitive_name(eqn)
+            for i, inner in enumerate(equations.jaxprs_in(eqn.params)):
+                within = {
+                    "scan": [("scan", eqn.params.get("length"))],
+                    "while": [("while", None)],
+                    "cond": [("cond", i)],
+                }
+                yield from _keys_in(inner, (*around, *within.get(name, ())))
 
 
 def check(jaxpr: Any, seen: set[int] | None = None) -> None:

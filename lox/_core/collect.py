@@ -10,12 +10,13 @@ import jax.numpy as jnp
 from lox._core.handler import Handler
 from lox._core.log import relog
 from lox._core.record import Record, log_effect
-from lox._rows.accumulator import Accumulator, finished, reduced
+from lox._rows.accumulator import Accumulator, Entry, finished, reduced
+from lox._rows.align import check_batch, repeated
 from lox._rows.collected import Collected, Keys, Threaded, rows_by_key
 from lox._rows.loop_carry import shortened
-from lox._rows.merge import Entry, zero_masked_rows
+from lox._rows.merge import zero_masked_rows
 from lox._rows.reductions import reduction_named
-from lox._rows.rows import Rows, Where, check_batch, static, widened
+from lox._rows.rows import Rows, Where, static
 from lox._rows.side_by_side import SideBySide, entry_key
 
 
@@ -105,7 +106,7 @@ class Collect(Handler):
         """Keep a row if it is one of every `interval` rows, and return the new offset."""
         offset = self.offsets.get(key, jnp.zeros(rows.batch, jnp.int32))
         check_batch(key, rows, rows.replace(batch=offset.shape))
-        rows = widened(rows, offset.shape)
+        rows = repeated(rows, offset.shape)
         keep = offset % self.interval == 0
         valid = keep if rows.valid is None else rows.valid & keep
         count = 1 if rows.valid is None else rows.valid.astype(jnp.int32)

@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
+from lox._core.analysis import may_hold_records
 from lox._core.log import relog
 from lox._core.record import (
     RECORD_EFFECTS,
@@ -163,6 +164,13 @@ class Handler:
         """
         return self
 
+    def in_backward_rules(self) -> "Handler":
+        """Return the handler for backward rules, which run when the program is over.
+
+        What they log belongs to the transformations around the derivative.
+        """
+        return Forward()
+
     # How it goes through `vmap` and `shard_map`.
 
     def batched(self, size: int) -> Self:
@@ -259,6 +267,13 @@ class Mask(_Rewrite):
     @classmethod
     def of(cls, condition: jax.Array, branch: Branch | None = None) -> "Mask":
         return cls((condition,), (branch,))
+
+    def concerns(self, program: Any) -> bool:
+        # What rules log once the program is differentiated must be masked, too.
+        return may_hold_records(program)
+
+    def in_backward_rules(self) -> "Mask":
+        return self
 
     def following(self, earlier: Handler) -> "Mask":
         assert isinstance(earlier, Mask)

@@ -70,7 +70,7 @@ def log(
 def relog(record: Record) -> None:
     """Log a record once more, where the program is now."""
     state = _context.state()
-    if state == "captured":
+    if state in ("captured", "searched"):
         bind(log_p, [record])
     elif state == "printed" and not record.passed_on:
         _print(record.with_default_steps(sharding.coordinates()))

@@ -12,8 +12,9 @@ brings, and binds that to `lox_emit`:
 
 JAX's transformations treat both alike. They have an effect, so that they stay where nothing
 depends on them. Under `vmap`, what they carry gets one more axis in front (`batch`), all
-of it or nothing. Under `jvp` they are bound once, for the primals. A `cond` that is batched
-runs all of its branches: then `valid` says for which examples each record is real.
+of it or nothing. Under `jvp` and `jet` they are bound once, for the primals. A `cond` that
+is batched runs all of its branches: then `valid` says for which examples each record is
+real.
 
 `lox_log` never reaches the compiler: some transformation takes it out before. `lox_emit`
 does, and is lowered in `lox._stream.emit`.
@@ -27,6 +28,7 @@ from typing import Any, ClassVar, NoReturn, Self, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import jet
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
@@ -188,6 +190,10 @@ def record_primitive(
         outs = bind(primitive, records, tokens, **params)
         return outs, [None] * len(outs)
 
+    def taylor(primals, series, **params):
+        outs = primitive.bind(*primals, **params)
+        return outs, [jet.zero_series] * len(outs)
+
     def transpose(cotangents, *args, keys, **params):
         raise ValueError(
             f"{listed(keys)} holds a tangent, logged in a `custom_jvp` rule or under "
@@ -197,6 +203,7 @@ def record_primitive(
 
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
+    jet.jet_rules[primitive] = taylor
     batching.fancy_primitive_batchers[primitive] = batch
     tracing.leave_keys_unused(primitive)
     return primitive, effect

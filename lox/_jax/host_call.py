@@ -37,6 +37,7 @@ def portable_call(
         callback([np.asarray(array) for array in arrays])
         return token
 
+    # The token comes back from the host, so nothing can use it before.
     form = jax.ShapeDtypeStruct(token.shape, token.dtype)
     return jax.experimental.io_callback(deliver, form, token, *args)
 
@@ -55,6 +56,7 @@ def cpu_call(
         callback([buffer.__array__().copy() for buffer in buffers[:-1]])
         return ()
 
+    # The program knows the function by its number, and keeps it alive.
     module = context.module_context
     module.add_host_callback(deliver)
     form = jax.ShapeDtypeStruct(token.shape, token.dtype)

@@ -86,6 +86,7 @@ def _variables(eqn: JaxprEqn, args: Sequence[ArrayLike]) -> Env:
 
 def evaluate(jaxpr: Jaxpr, eqns: list[JaxprEqn], outvars: list[Var], env: Env) -> list:
     """Evaluate some equations of `jaxpr` and return the values of `outvars`."""
+    # What the equations read but do not compute are the inputs.
     defined: set[Var] = set()
     invars: dict[Var, None] = {}  # a set that keeps its order
     for eqn in eqns:
@@ -131,6 +132,7 @@ def _restage(
     trace: DynamicJaxprTrace, eqns: list[JaxprEqn], outvars: list[Var], env: Env
 ) -> list:
     """Copy the equations into the program that is being traced."""
+    # The name stack is that of the place where they are copied to, and then their own.
     here = source_info_util.current()
     tracers: Env = {v: trace.to_jaxpr_tracer(x, source_info=here) for v, x in env.items()}
     for eqn in eqns:

@@ -28,10 +28,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from lox._jax import sharding
-from lox._rows.accumulator import Accumulator, combine, empty, fit, form
-from lox._rows.collected import Collected, Keys, Threaded
-from lox._rows.merge import Entry
-from lox._rows.rows import Rows, common, conform, counted, mask_over
+from lox._rows.accumulator import Accumulator, Entry, empty
+from lox._rows.align import align, common_form, masked
+from lox._rows.collected import Collected, Threaded
+from lox._rows.merge import combine
+from lox._rows.rows import Rows, counted
+from lox._rows.types import Keys
 
 # The columns of a ring, and how many rows were pushed and logged.
 Ring = tuple[Any, jax.Array, jax.Array]
@@ -74,13 +76,11 @@ class Gathering:
         _, totals, rings = state
         rows, new, forms = logs.rows, logs.accumulators, self._totals()
         totals = {
-            keys: fit(combine(keys[0], [total, new[keys]]), forms[keys])
+            keys: align(combine(keys, [total, new[keys]]), forms[keys])
             for keys, total in totals.items()
         }
         rings = {
-            keys: push(
-                ring, conform(rows.pop(keys), self._row(keys)), self.capacities[keys]
-            )
+            keys: push(ring, align(rows.pop(keys), self._row(keys)), self.capacities[keys])
             for keys, ring in rings.items()
         }
         left = {key for keys in rows for key in keys}
@@ -119,12 +119,11 @@ class Gathering:
     def _totals(self) -> dict[Keys, Accumulator]:
         """Return the forms of the accumulators."""
         each = self.logs.accumulators.items()
-        return {keys: form(keys[0], [accumulator]) for keys, accumulator in each}
+        return {keys: masked(common_form(keys, [total])) for keys, total in each}
 
     def _row(self, keys: Keys) -> Rows:
         """Return the form of the rows of one iteration, each with a mask."""
-        rows = common(keys[0], [self.logs.rows[keys]], time=True)
-        return rows.replace(valid=mask_over(rows))
+        return masked(common_form(keys, [self.logs.rows[keys]], time=True))
 
     def _widened(self, threaded: Threaded) -> Threaded:
         """Return the state with the axes that all that is carried must have.
@@ -227,6 +226,6 @@ def shortened(key: str, rows: Rows, capacity: int) -> Rows:
     """Move the valid rows to the front, in as many rows as there can be valid ones."""
     if not rows.time or rows.length <= capacity:
         return rows
-    target = common(key, [rows], time=True)
+    target = common_form((key,), [rows], time=True)
     short = ordered(push(empty_ring(target, capacity), rows, capacity), target, capacity)
     return short.replace(count=rows.count)

@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from lox._rows.accumulator import Accumulator, combine, empty, finished, fit, form, reduced
+from lox._rows.accumulator import Accumulator, empty, finished, reduced
+from lox._rows.align import align, common_form, masked
+from lox._rows.merge import combine
 from lox._rows.reductions import Reduction, reduction_named
 from lox._rows.rows import Rows
 
@@ -73,12 +75,13 @@ def _over_time(key: str, reduction: Reduction, rows: Rows) -> Rows:
     def abstract(x):
         return jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
 
-    target = form(key, [jax.eval_shape(lift, jax.tree.map(abstract, columns))])
+    one = jax.eval_shape(lift, jax.tree.map(abstract, columns))
+    form = masked(common_form((key,), [one]))
 
     def add(total, columns):
-        return fit(combine(key, [total, lift(columns)]), target), None
+        return align(combine((key,), [total, lift(columns)]), form), None
 
-    total, _ = lax.scan(add, empty(target), columns)
+    total, _ = lax.scan(add, empty(form), columns)
     surely = rows.valid is None and rows.length > 0
     result = finished(total.replace(valid=None if surely else total.valid, paths=()))
     return result.replace(

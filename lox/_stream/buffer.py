@@ -31,9 +31,10 @@ from lox._core.interpreter import Interpreter
 from lox._core.record import emit_effect, log_effect
 from lox._core.rules.table import rule_for
 from lox._jax import equations
+from lox._rows.align import align, common_form, masked
 from lox._rows.collected import Collected, Keys
 from lox._rows.loop_carry import Ring, empty_ring, in_ring, push
-from lox._rows.rows import Rows, common, conform, mask_over, static
+from lox._rows.rows import Rows, static
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,10 +51,8 @@ class RowForm:
         def one(x):
             return jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype)
 
-        row = common(key, [rows.replace(count=None)], time=True).map(one)
-        leaves, tree = jax.tree.flatten(
-            row.replace(valid=mask_over(row), path=(), exact=False)
-        )
+        row = common_form((key,), [rows.replace(count=None)], time=True).map(one)
+        leaves, tree = jax.tree.flatten(masked(row).replace(path=(), exact=False))
         return cls(tree, tuple(leaves))
 
     def row(self) -> Rows:
@@ -92,7 +91,7 @@ class Buffer:
         for ring, keys, form in zip(self.rings, self.groups, self.forms, strict=True):
             rows = logs.get(keys)
             if isinstance(rows, Rows):
-                ring = push(ring, conform(rows, form.row()), self.capacity)
+                ring = push(ring, align(rows, form.row()), self.capacity)
             rings.append(ring)
         return dataclasses.replace(self, rings=rings)
 

@@ -15,8 +15,9 @@ from lox._core.handler import Handler
 from lox._core.record import Delivery, Record
 from lox._jax import equations, sharding
 from lox._logdict.logdict import logdict
+from lox._rows.align import per_example
 from lox._rows.collected import Collected, Threaded, rows_by_key
-from lox._rows.rows import Where, per_example, static, without_keys
+from lox._rows.rows import Where, static, without_keys
 from lox._stream.buffer import Buffer, can_thread_buffer, is_bounded
 from lox._stream.emit import emit
 from lox._stream.packet import Packet

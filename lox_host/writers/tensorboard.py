@@ -11,6 +11,7 @@ from typing import Any
 from lox_host.rows import Batch
 from lox_host.writer import Run
 from lox_host.writers._events import Events
+from lox_host.writers._files import file_name
 from lox_host.writers._run_info import flat_config, run_title
 from lox_host.writers._tracker_rows import TrackerRow, tracker_rows
 
@@ -30,7 +31,7 @@ class TensorBoardWriter:
         self._counts: dict[int, Counter[str]] = {}
 
     def open(self, run: Run) -> None:
-        folder = _new_folder(self._dir, run_title(run))
+        folder = _new_folder(self._dir, file_name(run_title(run)))
         name = f"events.out.tfevents.{int(run.start)}.{socket.gethostname()}.{os.getpid()}"
         file = self._events.file((folder / name).open("xb"))
         self._files[run.id], self._counts[run.id] = file, Counter()

@@ -6,6 +6,7 @@
 import functools as ft
 import os
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +14,18 @@ import pytest
 
 import lox
 from support.delivered import assert_delivered, heard
+from support.evaluate import evaluated
 from support.random_programs import Node, Scope, random_program
 from support.reductions import assert_reduced
 from support.selection import thin
-from support.truth import assert_logs, assert_trees_close, run, run_each, without_logs
+from support.truth import (
+    Record,
+    assert_logs,
+    assert_trees_close,
+    of_example,
+    run_in_python,
+    without_logs,
+)
 
 COUNT = int(os.environ.get("LOX_FUZZ", "180"))
 START = int(os.environ.get("LOX_FUZZ_START", "0"))
@@ -53,45 +62,45 @@ def test_a_random_program_with_while_loops_logs_what_its_eager_run_logs(seed):
 
 def check_while(program: Node, xs: jax.Array, seed: int) -> None:
     counts, margins, room = program.counts(), [], 32
+    fun, noted = of(program), of(program, margins)
+    each = truth_of_each(noted, xs, margins)
+    one = of_example(each, 0)
 
     def natural(key):
         return counts[key].most == 1 and not counts[key].looped
 
-    def agree(spool, x, truth, batch_first=False):
-        out, logs = spool(lambda fun: lox.spool(fun, capacity=room))(x)
+    def agree(spool, run, x, truth, batch_first=False):
+        out, logs = run(spool(lambda fun: lox.spool(fun, capacity=room)), x)
         rows = {"natural": natural, "batch_first": batch_first, "tol": 1e-3}
         assert_trees_close(out, truth[0], tol=1e-3)
         assert_logs(logs, truth[1], **rows)
         assert_logs(logs.compact(), truth[1], **rows)
-        out, logs = spool(lambda fun: lox.spool(fun, reduce="sum"))(x)
+        out, logs = run(spool(lambda fun: lox.spool(fun, reduce="sum")), x)
         assert_trees_close(out, truth[0], tol=1e-3)
         assert_reduced(logs, truth[1], "sum", tol=1e-3)
 
-    fun, noted = of(program), of(program, margins)
-    truth, truth_of_each = run(noted, xs[0]), run_each(noted, xs)
-    if min(margins, default=1) < 1e-3:
-        pytest.skip("A condition is so close that rounding decides.")
+    def jit_of_spool(run):
+        agree(lambda spool: spool(fun), run, xs[0], one)
 
-    agree(lambda spool: jax.jit(spool(fun)), xs[0], truth)
-    agree(lambda spool: jax.jit(spool(jax.vmap(fun))), xs, truth_of_each)
-    agree(lambda spool: jax.jit(jax.vmap(spool(fun))), xs, truth_of_each, batch_first=True)
-    check_tap(fun, xs, truth, truth_of_each, seed)
+    def spool_of_vmap(run):
+        agree(lambda spool: spool(jax.vmap(fun)), run, xs, each)
+
+    def vmap_of_spool(run):
+        agree(lambda spool: jax.vmap(spool(fun)), run, xs, each, batch_first=True)
+
+    def tap(run):
+        check_tap(fun, run, xs, one, each, seed)
+
+    run_all([jit_of_spool, spool_of_vmap, vmap_of_spool, tap], seed)
 
 
 def check(program: Node, xs: jax.Array, seed: int) -> None:
     """Compare a program in some ways to run it: each way meets many programs."""
     counts, x, margins = program.counts(), xs[0], []
     fun, noted = of(program), of(program, margins)
-
-    def truth(fun, x):
-        found = run(fun, x)
-        if min(margins, default=1) < 1e-3:
-            pytest.skip("A condition is so close that rounding decides.")
-        return found
-
-    one = ft.cache(lambda: truth(noted, x))
-    each = ft.cache(lambda: truth(lambda xs: jax.vmap(noted)(xs), xs))
-    slope = ft.cache(lambda: truth(gradient(noted), x))
+    each = truth_of_each(noted, xs, margins)
+    one = of_example(each, 0)
+    slope = ft.cache(lambda: run_in_python(gradient(noted), x))
 
     def natural(key):
         return counts[key].most == 1 and not counts[key].looped
@@ -101,66 +110,93 @@ def check(program: Node, xs: jax.Array, seed: int) -> None:
         assert_trees_close(out, expected, tol=1e-3)
         assert_logs(logs, records, natural=natural, batch_first=batch_first, tol=1e-3)
 
-    def spool_of_jit():
-        jitted, expected = jax.jit(fun), one()
-        agree(lox.spool(jitted)(x), expected)
-        assert_trees_close(jitted(x), expected[0], tol=1e-3)
-        agree(lox.spool(jitted)(x), expected)
+    def spool_of_jit(run):
+        jitted = jax.jit(fun)
+        run = run if run is evaluated else eagerly
+        agree(run(lox.spool(jitted), x), one)
+        assert_trees_close(run(jitted, x), one[0], tol=1e-3)
+        agree(run(lox.spool(jitted), x), one)
 
-    def jit_of_spool():
-        spooled = jax.jit(lox.spool(fun))
-        agree(spooled(x), one())
-        agree(spooled(xs[1]), truth(noted, xs[1]))
+    def jit_of_spool(run):
+        spooled = lox.spool(fun)
+        agree(run(spooled, x), one)
+        agree(run(spooled, xs[1]), of_example(each, 1))
 
-    def spool_of_vmap():
-        agree(jax.jit(lox.spool(jax.vmap(fun)))(xs), each())
+    def spool_of_vmap(run):
+        agree(run(lox.spool(jax.vmap(fun)), xs), each)
 
-    def vmap_of_spool():
-        agree(jax.jit(jax.vmap(lox.spool(fun)))(xs), each(), batch_first=True)
+    def vmap_of_spool(run):
+        agree(run(jax.vmap(lox.spool(fun)), xs), each, batch_first=True)
 
-    def spool_of_grad():
-        agree(jax.jit(lox.spool(gradient(fun)))(x), slope())
+    def spool_of_grad(run):
+        agree(run(lox.spool(gradient(fun)), x), slope())
 
-    def grad_of_spool():
-        found, (out, logs) = jax.jit(jax.grad(spooled_total(fun), has_aux=True))(x)
-        agree((out, logs), one())
+    def grad_of_spool(run):
+        found, (out, logs) = run(jax.grad(spooled_total(fun), has_aux=True), x)
+        agree((out, logs), one)
         assert_trees_close(found, slope()[0], tol=1e-3)
 
-    def tap_of_grad():
-        _, found = heard(lambda hear: jax.jit(lox.tap(gradient(fun), hear)), x)
+    def tap_of_grad(run):
+        _, found = heard(lambda hear: ft.partial(run, lox.tap(gradient(fun), hear)), x)
         assert_delivered(found, slope()[1], tol=1e-3)
 
-    def grad_of_tap():
-        _, found = heard(lambda hear: jax.jit(gradient(lox.tap(fun, hear))), x)
-        assert_delivered(found, one()[1], tol=1e-3)
+    def grad_of_tap(run):
+        _, found = heard(lambda hear: ft.partial(run, gradient(lox.tap(fun, hear))), x)
+        assert_delivered(found, one[1], tol=1e-3)
 
-    def tap():
-        check_tap(fun, xs, one(), each(), seed)
+    def tap(run):
+        check_tap(fun, run, xs, one, each, seed)
 
     ways = [
         *(spool_of_jit, spool_of_vmap, spool_of_grad, tap, tap_of_grad),
         *(jit_of_spool, vmap_of_spool, grad_of_spool, grad_of_tap),
     ]
-    for way in ways if "LOX_FUZZ" in os.environ else thin(ways, 9, seed):
-        way()
+    run_all(ways, seed)
 
 
-def check_tap(fun: Callable, xs: jax.Array, truth, truth_of_each, seed: int) -> None:
+def check_tap(fun: Callable, run: Callable, xs: jax.Array, one, each, seed: int) -> None:
     """Some ways to deliver: each program meets two of them, each way many programs."""
     ways = [
-        (lambda tap: jax.jit(tap(fun)), truth, xs[0]),
-        (lambda tap: jax.jit(jax.vmap(tap(fun))), truth_of_each, xs),
-        (lambda tap: jax.jit(tap(jax.vmap(fun))), truth_of_each, xs),
+        (lambda tap: tap(fun), one, xs[0]),
+        (lambda tap: jax.vmap(tap(fun)), each, xs),
+        (lambda tap: tap(jax.vmap(fun)), each, xs),
     ]
     transform, (expected, records), x = ways[seed % 3]
     for batch in (None, 3):
 
         def tapping(hear, batch=batch):
-            return transform(lambda fun: lox.tap(fun, hear, batch=batch))
+            return ft.partial(run, transform(lambda fun: lox.tap(fun, hear, batch=batch)))
 
         out, found = heard(tapping, x)
         assert_trees_close(out, expected, tol=1e-3)
         assert_delivered(found, records, by_key=batch is not None, tol=1e-3)
+
+
+def run_all(ways: list[Callable], seed: int) -> None:
+    """Run a program in each way, or in one if this is no fuzzing.
+
+    XLA takes most of the time and has little to add, so of all programs and ways one in
+    nine is compiled. The others are run by NumPy.
+    """
+    count = len(ways)
+    chosen = range(count) if "LOX_FUZZ" in os.environ else thin(range(count), count, seed)
+    for number in chosen:
+        ways[number](compiled if number == seed // count % count else evaluated)
+
+
+def compiled(fun: Callable, x: jax.Array) -> Any:
+    return jax.jit(fun)(x)
+
+
+def eagerly(fun: Callable, x: jax.Array) -> Any:
+    return fun(x)
+
+
+def truth_of_each(fun: Callable, xs: jax.Array, margins: list) -> tuple[Any, list[Record]]:
+    found = run_in_python(lambda xs: jax.vmap(fun)(xs), xs)
+    if min(margins, default=1) < 1e-3:
+        pytest.skip("A condition is so close that rounding decides.")
+    return found
 
 
 def of(program: Node, margins: list | None = None) -> Callable:

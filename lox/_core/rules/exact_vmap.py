@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
+from lox._core import context as _context
+from lox._core.analysis import may_hold_records
 from lox._core.handler import Mask
 from lox._core.interpreter import Interpreter, without_records
 from lox._core.record import holds_records
@@ -27,7 +29,8 @@ from lox._rows.rows import Branch, static
 @patches.implements("cond under vmap")
 def _batched_cond(original: Callable, axis, args, dims, *, branches, **params):
     index, *operands = args
-    if dims[0] is None or not holds_records(*branches):
+    is_searched = _context.state() == "searched"
+    if dims[0] is None or is_searched or not any(map(may_hold_records, branches)):
         return original(axis, args, dims, branches=branches, **params)
     aval, number = tracing.unbatched_aval(index, axis.size, dims[0]), _number_of(branches)
 
@@ -84,7 +87,8 @@ def _batched_while(original: Callable, axis, args, dims, **params):
     # masked by its value, which is carried along: asked twice, it might log twice.
     if (
         cond.out_avals[0].shape
-        or not holds_records(cond, body)
+        or not any(map(may_hold_records, (cond, body)))
+        or _context.state() == "searched"
         or not _is_predicate_batched(original, axis, args, dims, params)
     ):
         return original(axis, args, dims, **params)
