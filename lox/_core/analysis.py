@@ -21,6 +21,7 @@ from lox._core.record import (
 )
 from lox._core.rules.table import rules
 from lox._jax import equations, sharding, tracing
+from lox._rows.ring import write_p
 
 
 def records_in(params: Any) -> Iterator[Record]:
@@ -197,6 +198,104 @@ def unsupported(eqn: JaxprEqn) -> NotImplementedError:
         f"{keys} (at {tracing.source_line(eqn)}). Log outside of it, or wrap what is "
         "inside in `lox.nolog`."
     )
+
+
+def is_bounded(program: Any) -> bool:
+    """Return whether it is known how many rows a program or an equation logs at most."""
+    if isinstance(program, JaxprEqn):
+        if equations.primitive_name(program) in ("while", "shard_map"):
+            return False
+        return all(map(is_bounded, equations.jaxprs_in(program.params)))
+    return all(is_bounded(eqn) for eqn in program.eqns if log_effect in eqn.effects)
+
+
+def lets_buffer_through(eqn: JaxprEqn) -> bool:
+    """Return whether rows that wait for others can be handed through an equation."""
+    return equations.primitive_name(eqn) in _LETS_THROUGH
+
+
+_LETS_THROUGH = ("lox_log", "jit", "pjit", "scan", "cond", "while")
+
+
+def lets_buffer_everywhere(eqn: JaxprEqn) -> bool:
+    """Return whether they can be handed to all that logs in there, too."""
+    inner = (
+        own
+        for jaxpr in equations.jaxprs_in(eqn.params)
+        for own in jaxpr.eqns
+        if log_effect in own.effects
+    )
+    return lets_buffer_through(eqn) and all(map(lets_buffer_everywhere, inner))
+
+
+def holds_writes(program: Any) -> bool:
+    """Return whether a program or an equation writes into a ring."""
+    if isinstance(program, JaxprEqn):
+        if program.primitive is write_p:
+            return True
+        return any(map(holds_writes, equations.jaxprs_in(program.params)))
+    jaxpr = equations.close(program).jaxpr
+    if jaxpr not in _writing:
+        _writing[jaxpr] = any(map(holds_writes, jaxpr.eqns))
+    return _writing[jaxpr]
+
+
+_writing: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+
+def written_from(program: Any) -> list[int | None]:
+    """Return for each output which input it is, but for what `lox_write` wrote into it.
+
+    None: it is no input, or something else has been done to it.
+
+        { lambda ; ring x. let        [0, None]
+            y = sin x
+            ring', n = lox_write ring y
+          in (ring', y) }
+    """
+    jaxpr = equations.close(program).jaxpr
+    origins: dict[Var, int] = {var: i for i, var in enumerate(jaxpr.invars)}
+
+    def origin(atom: Any) -> int | None:
+        return None if isinstance(atom, Literal) else origins.get(atom)
+
+    for eqn in jaxpr.eqns:
+        if holds_writes(eqn):
+            for var, i in zip(eqn.outvars, _written_by(eqn), strict=True):
+                source = None if i is None else origin(eqn.invars[i])
+                if source is not None:
+                    origins[var] = source
+    return [origin(atom) for atom in jaxpr.outvars]
+
+
+def _written_by(eqn: JaxprEqn) -> list[int | None]:
+    """Return the same for an equation."""
+    name, params = equations.primitive_name(eqn), eqn.params
+    if eqn.primitive is write_p:
+        # The columns come first, the count comes after the columns and their rows.
+        columns = len(eqn.outvars) - 1
+        return [*range(columns), 2 * columns]
+    if name in ("jit", "pjit"):
+        return written_from(params["jaxpr"])
+    if name == "lox_deferred":
+        before, found = params["tree"].num_leaves, written_from(params["jaxpr"])
+        return [None if i is None else before + i for i in found]
+    if name == "cond":
+        found = zip(*map(written_from, params["branches"]), strict=True)
+        same = [each[0] if len({*each}) == 1 else None for each in found]
+        return [None if i is None else i + 1 for i in same]  # after the index
+    if name == "while":
+        before = params["body_nconsts"]
+        skipped = params["cond_nconsts"]
+        found = written_from(params["body_jaxpr"])
+        # What an iteration leaves in its place, a loop does, too.
+        return [skipped + i if i == before + k else None for k, i in enumerate(found)]
+    if name == "scan":
+        before, carried = equations.scan_sizes(params)
+        found = written_from(params["jaxpr"])[:carried]
+        kept = [i if i == before + k else None for k, i in enumerate(found)]
+        return [*kept, *[None] * (len(eqn.outvars) - carried)]
+    return [None] * len(eqn.outvars)
 
 
 def donates(jaxpr: Any) -> bool:

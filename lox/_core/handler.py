@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
-from lox._core.analysis import may_hold_records
+from lox._core.analysis import holds_writes, may_hold_records
 from lox._core.log import relog
 from lox._core.record import (
     RECORD_EFFECTS,
@@ -137,9 +137,17 @@ class Handler:
         """
         return None
 
-    def flush(self) -> Threaded:
-        """Send all that waits, and return the state after that."""
-        return Threaded()
+    def flush(self, logs: Collected) -> Collected:
+        """Return the logs of such a loop when nothing waits any more."""
+        return logs
+
+    def enter(self, eqn: JaxprEqn) -> "Handler":
+        """Return the handler for what an equation holds."""
+        return self
+
+    def leave(self, logs: Collected) -> Collected:
+        """Do something with what an equation has logged, and return what is left."""
+        return logs
 
     def capacities(self, logs: Collected, length: int | None) -> dict[Keys, int]:
         """Return how many rows a loop keeps, for keys whose rows it keeps in a ring."""
@@ -237,6 +245,15 @@ class Drop(Handler):
         return None
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Strip(Drop):
+    """Leave records out, and what is written into rings, too."""
+
+    def concerns(self, program: Any) -> bool:
+        return super().concerns(program) or holds_writes(program)
+
+
 class _Rewrite(Handler, abc.ABC):
     """Leave records where they are, but changed."""
 
@@ -276,7 +293,7 @@ class Mask(_Rewrite):
 
     def concerns(self, program: Any) -> bool:
         # What rules log once the program is differentiated must be masked, too.
-        return may_hold_records(program)
+        return may_hold_records(program) or holds_writes(program)
 
     def in_backward_rules(self) -> "Mask":
         return self

@@ -65,7 +65,7 @@ class Interpreter(Generic[H]):
         outs, logs = self._evaluate(jaxpr, *args)
         if self.handler.differentiable:
             return outs, logs
-        return outs, jax.tree.map(_constant, logs)
+        return outs, _map_rows(_constant, logs)
 
     def iterate(self, jaxpr: Program, *args: Any) -> tuple[list, Collected]:
         """Evaluate the body of a loop.
@@ -80,7 +80,7 @@ class Interpreter(Generic[H]):
         def stop(x):
             return x if any(x is given for given in args) else _constant(x)
 
-        return outs, jax.tree.map(stop, logs)
+        return outs, _map_rows(stop, logs)
 
     def stage(self, jaxpr: Program, *args: Any) -> Staged:
         """Evaluate a program into another one, once for each form of the handler."""
@@ -202,9 +202,10 @@ class _Evaluation:
                     raise unsupported(eqn)
                 if self.handler.defers and can_defer(eqn):
                     rule = defer
-                outs, collected = rule(Interpreter(self.handler), eqn, *args)
+                inside = Interpreter(self.handler.enter(eqn))
+                outs, collected = rule(inside, eqn, *args)
         self.env.update(zip(eqn.outvars, outs, strict=True))
-        self._collect(collected)
+        self._collect(self.handler.leave(collected))
 
     def _collect(self, part: Collected) -> None:
         self.handler = self.handler.after(part.threaded)
@@ -237,6 +238,12 @@ def _iterate(
     jaxpr: Program, interpreter: Interpreter, *args: Any
 ) -> tuple[list, Collected]:
     return interpreter.iterate(jaxpr, *args)
+
+
+def _map_rows(fun: Callable[[Any], Any], logs: Collected) -> Collected:
+    """Apply a function to what was logged. Threaded state has no derivatives anyway."""
+    mapped = jax.tree.map(fun, logs.replace(threaded=Threaded()))
+    return mapped.replace(threaded=logs.threaded)
 
 
 def _constant(x: Any) -> Any:

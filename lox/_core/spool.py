@@ -93,6 +93,7 @@ def spool(
         capacity=capacity,
         when=when,
         differentiable=differentiable,
+        buffers=True,
     )
     options = handler, prefix
     spooled = ft.partial(spool_into, ft.partial(_logs, prefix), handler)

@@ -135,9 +135,9 @@ class Rows:
 
     @property
     def row(self) -> RowForm:
-        """The form of one row."""
-        # (*leading, [time,] *batch, ...) -> (...)
-        n = self.leading + self.time + len(self.batch)
+        """The form of one row. There must be no leading axes."""
+        # ([time,] *batch, ...) -> (...)
+        n = self.time + len(self.batch)
         leaves, treedef = jax.tree.flatten(self.value)
         return treedef, tuple(jax.ShapeDtypeStruct(x.shape[n:], x.dtype) for x in leaves)
 
