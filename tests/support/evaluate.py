@@ -79,6 +79,7 @@ class Evaluation:
             # XLA begins with a loop or a branch when all of its operands are there, and
             # what comes out of it is there when it is over.
             return CONTROL[name](self, [Value(x, after) for x in arrays], **eqn.params)
+        # What is printed is put in order when a program is lowered, which is after this.
         if name == "lox_emit" and callback_of(eqn) is not print_packet:
             self.check_order(eqn, after)
             after |= {len(self.calls)}
