@@ -327,6 +327,9 @@ def test_no_loop_goes_through_a_whole_buffer(fun):
         (spool(jax.vmap(fun)), TIMES_OF_EACH),
         (lambda x: jax.jvp(spool(fun), (x,), (x,)), TIMES),
     ]
+    if fun is while_in_a_cond_in_a_while and jax.__version_info__ < (0, 12):
+        # XLA copied what went through a conditional, by hand as well; `vmap` leaves none.
+        ways = ways[1:3]
     for spooled, x in ways:
         assert whole_array_operations(spooled, ROOM, x) == []
 

@@ -139,7 +139,7 @@ def while_in_a_cond_in_a_while(x):
 def while_in_a_scan_in_a_while(x):
     def body(i, c):
         def step(c, j):
-            times = i.astype(jnp.float32) - j
+            times = i.astype(jnp.float32) - 1 - j
             return count_up(times, lambda k, c: logged("x", jnp.sin(c), i=i, k=k), c), None
 
         return jax.lax.scan(step, c, jnp.arange(2.0))[0] + 1
