@@ -12,8 +12,11 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTEST := python -m pytest
 
-# XLA's CPU back end can deadlock in jaxlib 0.10.2, with or without lox.
-CALM := case "$$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("jaxlib"))')" in \
+# The demo needs little: it has a small environment of its own until there is the large one.
+DEMO   := $(if $(wildcard $(READY)),$(VENV),.venv-demo)
+
+# $(call calm,environment): XLA's CPU back end can deadlock in jaxlib 0.10.2, even without lox.
+calm = case "$$($(1)/bin/python -c 'import importlib.metadata as m; print(m.version("jaxlib"))')" in \
 	0.10.2) export XLA_FLAGS="$$XLA_FLAGS --xla_cpu_enable_concurrency_optimized_scheduler=false";; esac;
 
 # $(call install,interpreter,environment,requirements)
@@ -32,12 +35,12 @@ help: ## List the targets
 		awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
 
 .PHONY: demo
-demo: $(READY) ## Train PPO on CartPole with 8 seeds, show and keep what it logs
-	@$(CALM) $(BIN)/python examples/ppo.py --out build/demo
+demo: $(DEMO)/.ready ## Train PPO on CartPole with 8 seeds, show and keep what it logs
+	@$(call calm,$(DEMO)) $(DEMO)/bin/python examples/ppo.py --out build/demo
 
 .PHONY: pictures
 pictures: $(READY) ## Draw the pictures of the examples in docs/pictures anew
-	@$(CALM) $(BIN)/python tools/pictures.py $(ARGS)
+	@$(call calm,$(VENV)) $(BIN)/python tools/pictures.py $(ARGS)
 
 .PHONY: test
 test: $(READY) ## Run the tests on the newest JAX
@@ -47,17 +50,30 @@ test: $(READY) ## Run the tests on the newest JAX
 test-full: $(READY) ## Run the tests in every combination, which takes much longer
 	@LOX_FULL=1 $(BIN)/$(PYTEST) $(ARGS)
 
+# Every minor release of JAX: the whole suite on the oldest, a middle and the newest one, the
+# laws on the others, and on the newest with the flags that will be its next defaults.
+WHOLE := 0.7.2 0.10.2 newest
+LAWS  := 0.8.3 0.9.2 0.11.2
+FLAGS := JAX_REMAT3=1 JAX_CUSTOM_VJP3=1 JAX_CUSTOM_JVP3=1
+
 .PHONY: test-jax
-test-jax: ## Run the tests on the oldest, a middle and the newest JAX
+test-jax: ## Run the tests on every minor release of JAX, and with its upgrade flags
 	@failed=; \
-	for jax in 0.7.2 0.10.2 newest; do \
-		echo "== JAX $$jax"; \
-		$(MAKE) --no-print-directory test-jax-$$jax || failed="$$failed $$jax"; \
+	for each in $(WHOLE:%=test-jax-%) $(LAWS:%=laws-jax-%) laws-flags; do \
+		echo "== $$each"; \
+		$(MAKE) --no-print-directory $$each || failed="$$failed $$each"; \
 	done; \
-	[ -z "$$failed" ] || { echo "Failed on JAX:$$failed" >&2; exit 1; }
+	[ -z "$$failed" ] || { echo "Failed:$$failed" >&2; exit 1; }
 
 test-jax-%: .venv-jax-%/.ready
 	@$(<D)/bin/$(PYTEST) $(ARGS)
+
+laws-jax-%: .venv-jax-%/.ready
+	@$(<D)/bin/$(PYTEST) tests/laws $(ARGS)
+
+.PHONY: laws-flags
+laws-flags: .venv-jax-newest/.ready
+	@$(FLAGS) $(<D)/bin/$(PYTEST) tests/laws $(ARGS)
 
 .PHONY: test-libraries
 test-libraries: .venv-libraries/.ready ## Run the tests with flax, equinox, diffrax and others
@@ -71,13 +87,17 @@ coverage: $(READY) ## Run the tests and show the lines and branches that they mi
 fuzz: $(READY) ## Compare FUZZ=3000 random programs with their eager runs
 	@LOX_FUZZ=$(FUZZ) $(BIN)/$(PYTEST) tests/laws/test_random_programs.py $(ARGS)
 
+.PHONY: fuzz-store
+fuzz-store: $(READY) ## Damage stores in FUZZ=3000 ways, and read what is left
+	@LOX_FUZZ_STORE=$(FUZZ) $(BIN)/$(PYTEST) -n2 -rP tests/host/store/test_mutations.py $(ARGS)
+
 .PHONY: soak
 soak: $(READY) ## Deliver a million records, and run a loop ten thousand times, in order
 	@LOX_RUNS=10000 $(BIN)/$(PYTEST) -n0 tests/stream/soak.py tests/stream/test_tap.py -k "soak or swap" $(ARGS)
 
 .PHONY: bench
 bench: $(READY) ## Measure what lox costs; ARGS=--write updates the figures, --quick takes seconds
-	@$(CALM) $(BIN)/python benchmarks/run.py $(ARGS)
+	@$(call calm,$(VENV)) $(BIN)/python benchmarks/run.py $(ARGS)
 
 .PHONY: lint
 lint: $(READY) ## Run ruff, import-linter and pyright
@@ -91,13 +111,37 @@ docs: $(READY) ## Build the documentation, build/docs/index.html
 	@$(BIN)/sphinx-build -E -W --keep-going -n -q -d build/doctrees docs build/docs
 	@echo build/docs/index.html
 
+.PHONY: package
+package: ## Build the wheel and the sdist, and try each in an empty environment
+	@[ -n "$(PYTHON)" ] || exit 1
+	@rm -rf dist build/package
+	@$(PYTHON) -m venv build/package/tools
+	@build/package/tools/bin/python -m pip install -qq --disable-pip-version-check build twine
+	@build/package/tools/bin/python -m build -q
+	@build/package/tools/bin/twine check --strict dist/*
+	@for file in dist/*; do \
+		rm -rf build/package/empty && mkdir -p build/package/empty/work || exit 1; \
+		$(PYTHON) -m venv build/package/empty/venv || exit 1; \
+		build/package/empty/venv/bin/python -m pip install -qq --disable-pip-version-check $$file || exit 1; \
+		(cd build/package/empty/work && ../venv/bin/python ../../../../tools/smoke.py) || exit 1; \
+		echo "$$file is fine"; \
+	done
+
 .PHONY: clean
 clean: ## Remove the environments and all that was built
-	rm -rf .venv .venv-jax-* .venv-libraries .venv-peer-* build dist .coverage .pytest_cache .ruff_cache
+	rm -rf .venv .venv-demo .venv-jax-* .venv-libraries .venv-peer-* build dist .coverage .pytest_cache .ruff_cache
 	find lox lox_host logify tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml
 	$(call install,$(PYTHON),$(VENV))
+
+.venv-demo/.ready: pyproject.toml
+	@[ -n "$(PYTHON)" ] || exit 1
+	@echo "Setting up $(@D) with JAX, lox and matplotlib ($$($(PYTHON) --version))"
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install --disable-pip-version-check -e '.[plot]'
+	@touch $@
 
 .venv-jax-0.7.2/.ready: pyproject.toml
 	$(call install,$(shell tools/find-python 3.11),$(@D),jax==0.7.2)
@@ -107,6 +151,16 @@ $(READY): pyproject.toml
 
 .venv-jax-newest/.ready: pyproject.toml
 	$(call install,$(shell tools/find-python),$(@D))
+
+# Only what the laws need: pip takes very long to find versions of the trackers that fit.
+$(LAWS:%=.venv-jax-%/.ready): pyproject.toml
+	@python=$$(tools/find-python 3.12 3.13); [ -n "$$python" ] || exit 1; \
+	echo "Setting up $(@D) ($$($$python --version))"; \
+	rm -rf $(@D); \
+	$$python -m venv $(@D); \
+	$(@D)/bin/python -m pip install -qq --disable-pip-version-check \
+		-e . pytest 'pytest-xdist>=3.7' jax==$(@D:.venv-jax-%=%)
+	@touch $@
 
 # What the benchmarks compare lox with, each on the newest JAX that it works on.
 PEER-jax-tap := jax-tap

@@ -112,7 +112,9 @@ def ways_of_lox() -> list[Way]:
     logger = lox.loggers.SaveLogger(tempfile.mkdtemp(prefix="lox-bench-"))
 
     def spooled(**options):
-        return lambda case, steps: lox.spool(case.logged(lox.log, steps), **options)
+        return lambda case, steps: lox.spool(
+            case.logged(lox.log, steps), **options, capacity=case.capacity
+        )
 
     def tapped(**options):
         return lambda case, steps: lox.tap(case.logged(lox.log, steps), ignore, **options)
@@ -124,6 +126,9 @@ def ways_of_lox() -> list[Way]:
 
         return make
 
+    def saved_after(case, steps):
+        return saved(logger.spool, capacity=case.capacity)(case, steps)
+
     return [
         Way("lox.nolog", lambda case, steps: lox.nolog(case.logged(lox.log, steps))),
         Way("lox.spool", spooled()),
@@ -131,7 +136,7 @@ def ways_of_lox() -> list[Way]:
         Way("lox.spool(interval=10)", spooled(interval=10)),
         Way("lox.tap", tapped(), lox.barrier),
         Way("lox.tap(batch=100)", tapped(batch=100), lox.barrier),
-        Way("SaveLogger.spool", saved(logger.spool), lox.barrier, logger.init),
+        Way("SaveLogger.spool", saved_after, lox.barrier, logger.init),
         Way(
             "SaveLogger.tap(batch=100)",
             saved(logger.tap, batch=100),

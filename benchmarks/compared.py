@@ -125,10 +125,12 @@ def goals(case: Case, measured: dict[str, Measured]) -> str:
     """What is aimed at, and whether it is reached."""
     bare, hand, spool = measured[BARE], measured[HAND], measured["lox.spool"]
     tap, batched = measured["lox.tap"], measured["lox.tap(batch=100)"]
+    # By hand nobody keeps the last rows in order, or knows which of them exist.
+    is_known = case.capacity is None
     found = [
-        ("`lox.spool` ÷ by hand, time", spool.to_hand, 1.02),
-        ("memory", [spool.memory] * 3, 1.0),
-        ("flops", [spool.flops] * 3, 1.0),
+        ("`lox.spool` ÷ by hand, time", spool.to_hand, 1.02 if is_known else 1.2),
+        ("memory", [spool.memory] * 3, 1.0 if is_known else 1.2),
+        *([("flops", [spool.flops] * 3, 1.0)] if is_known else []),
         ("compile time", spool.compiling, 1.2),
         ("what `lox.tap` adds ÷ what `jax.debug.callback` adds", tap.added, 0.1),
     ]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from _measure import Times, costs, grid, race, typical
 from _ways import BARE, HAND, Subject, Way, all_ways, host_calls
-from cases import Case, loop
+from cases import Case, lbfgs, loop
 
 # Seconds for the race at one point; what would take longer than the limit is left out.
 RACE, LIMIT = 0.8, 3.0
@@ -101,6 +101,11 @@ def of_layers(calls: int) -> Case:
     return Case("layers", "", loop.logged_layers, loop.layers_by_hand, steps=calls)
 
 
+def of_loops_of_unknown_length(capacity: int) -> Case:
+    by_hand = ft.partial(lbfgs.by_hand, room=capacity)
+    return dataclasses.replace(lbfgs.VMAPPED, by_hand=by_hand, capacity=capacity)
+
+
 def slope(curve: dict, way: str, what: str) -> str:
     """The exponent of the growth, over the last three points: 1 is linear, 0 is flat."""
     pairs = zip(curve["sizes"], curve["ways"][way].get(what, []), strict=False)
@@ -115,6 +120,7 @@ AXES = {
     "metrics": Axis([1, 3, 10, 30, 100], lambda n: of_loop(metrics=n), all_of),
     "seeds": Axis([1, 8, 64, 512], lambda n: of_loop(seeds=n), all_of),
     "elements": Axis([1, 64, 4096], lambda n: of_loop(shape=(math.isqrt(n),) * 2), all_of),
+    "capacity": Axis([256, 1024, 4096, 16384], of_loops_of_unknown_length, all_of),
     "log calls": Axis([1, 10, 100, 1000], of_layers, tracing),
 }
 COLUMNS = [
@@ -127,5 +133,6 @@ COLUMNS = [
     ("seeds", "time"),
     ("seeds", "host calls"),
     ("elements", "time"),
+    ("capacity", "time"),
     ("log calls", "tracing"),
 ]

@@ -102,7 +102,8 @@ def add_to_mean(accumulator, x, i):
 
 def mean_of(accumulator):
     count, (high, low) = accumulator
-    return (high + low) / count.astype(jnp.float32)
+    # Without any row this is 0: a NaN would stop the program under `jax_debug_nans`.
+    return (high + low) / jnp.maximum(count, 1).astype(jnp.float32)
 
 
 def add_to_deviation(accumulator, x, i):

@@ -10,7 +10,10 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 # Whole programs, then how they grow, then the peers, then single parts of lox.
-PROGRAMS = ["ppo", "transformer", "mlp", "sampler", "evolution", "arrays", "empty loop"]
+PROGRAMS = [
+    "ppo", "transformer", "mlp", "sampler", "evolution", "l-bfgs", "l-bfgs, 8 starts",
+    "evaluation", "arrays", "empty loop",
+]  # fmt: skip
 PARTS = ["silent", "reduced", "sharded", "logged", "stored", "tracked", "calls"]
 SECTIONS = [*PROGRAMS, "growth", "peers", *PARTS]
 

@@ -7,10 +7,22 @@ author = "the authors of lox"
 copyright = "the authors of lox, Apache-2.0"
 release = version = importlib.metadata.version("jax-lox")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
 html_theme = "furo"
 html_title = "lox"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["lox.css"]
+
+# What the copy button takes from a block: code without prompts, and no output.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3

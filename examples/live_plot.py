@@ -1,8 +1,8 @@
 """Watch learning curves while a jitted scan runs, in a window or in a PNG file.
 
-Four networks learn a curve, in one program that is busy for some seconds. `PlotLogger`
-draws what they log meanwhile: in a window where there can be one, else in a file. Then
-one more is trained, whose curve is drawn by hand, with `lox.tap`.
+Four networks learn a curve in one program that runs for some seconds. `PlotLogger` draws
+live curves of what they log: in a window if there is a display, otherwise in a file. Then
+the script trains another network and draws its curve by hand, with `lox.tap`.
 """
 
 import argparse

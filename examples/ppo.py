@@ -1,9 +1,10 @@
 """Train PPO on CartPole with eight seeds in one jitted program, one run for each.
 
-The environment, the loss and the training loop call `lox.log` where they know something
-worth knowing: in a `cond` when an episode ends, in the loss under `grad`, in loops in
-loops. They return no metrics, and know nothing of loggers. Those are chosen in `main`:
-a table on the terminal, a store on disk, and learning curves that are drawn meanwhile.
+The environment, the loss and the optimiser call `lox.log` wherever they know something
+worth keeping: in a `cond` when an episode ends, in the loss under `grad`, in nested loops.
+They return no metrics and know nothing about loggers. `main` chooses those: a table on the
+terminal, a store on disk, and live learning curves. `lox.bind` tells every record inside
+an update how many steps the agent has taken by then.
 """
 
 import argparse
@@ -22,7 +23,7 @@ import numpy as np
 import lox
 from lox.loggers import ConsoleLogger, MultiLogger, PlotLogger, SaveLogger
 
-KEYS = ["return", "entropy", "loss/policy", "loss/value", "gradient", "learning rate"]
+KEYS = ["return", "entropy", "loss/policy", "loss/value", "gradient norm", "learning rate"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +137,7 @@ def adam(params):
 def descend(params, grads, state, learning_rate, max_norm):
     """One step of Adam, with gradients no longer than `max_norm`."""
     norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(grads)))
-    lox.log({"gradient": norm})
+    lox.log({"gradient norm": norm})
     scale = jnp.minimum(1.0, max_norm / norm)
     count = state.count + 1
     mean = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * scale * g, state.mean, grads)
@@ -214,7 +215,7 @@ def loss(params, transitions, advantage, target, config):
     value_loss = jnp.mean((value - target) ** 2)
     entropy = -jnp.mean(jnp.sum(jnp.exp(logits) * logits, axis=-1))
     lox.log({"loss/policy": policy_loss, "loss/value": value_loss, "entropy": entropy})
-    lox.log({"clipped": jnp.mean(ratio != clipped)})
+    lox.log({"clip fraction": jnp.mean(ratio != clipped)})
     return policy_loss + config.value_weight * value_loss - config.entropy_bonus * entropy
 
 
@@ -250,7 +251,7 @@ def train(key, config):
         batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
         learning_rate = config.learning_rate * (1 - i / config.updates)
         lox.log({"learning rate": learning_rate}, step=begun)
-        params, optimiser = learn(
+        params, optimiser = lox.bind(learn, step=begun)(
             params, optimiser, batch, key_learn, learning_rate, config
         )
         return (params, optimiser, carts), None
@@ -287,13 +288,14 @@ def main():
         return params
 
     steps = config.updates * config.environments * config.steps
-    print(f"Training {options.seeds} seeds, {steps} steps each. JAX compiles first.")
+    print(f"Training {options.seeds} seeds for {steps} steps each.")
+    print("JAX compiles the program first, which takes 10 to 20 seconds.", flush=True)
     start = time.perf_counter()
     experiment(jnp.arange(options.seeds))
     lox.barrier()
-    print(f"All of it took {time.perf_counter() - start:.0f} s.\n")
+    print(f"Done in {time.perf_counter() - start:.0f} s, with compilation.\n")
     summarise(store, options.seeds, steps)
-    print(f"\nLearning curves: {picture}\n\nWhat was logged is kept. Try next:")
+    print(f"\nLearning curves: {picture}\n\nThe logs are on disk. Try next:")
     print(*commands(options.out), sep="\n")
 
 

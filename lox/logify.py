@@ -16,15 +16,16 @@ from lox._core.collect import Collect
 from lox._core.spool import spool_into
 from lox._core.transform import transformed
 from lox._logdict.logdict import logdict
-from lox._rows.side_by_side import Apart, separated
+from lox._rows.rows import Rows
+from lox._rows.side_by_side import SideBySide, split_entry_key
 from lox_host.display.values import short
 
 # What is appended are the rows that `lox.log` logs, too.
 _REDUCTIONS: dict[str, Any] = {
-    "replace": Apart("replace"),
+    "replace": SideBySide("replace"),
     "append": None,
-    "mean": Apart("mean"),
-    "sum": Apart("sum"),
+    "mean": SideBySide("mean"),
+    "sum": SideBySide("sum"),
 }
 
 
@@ -39,8 +40,8 @@ def log(name: str, value: Any, reduction: str = "replace") -> None:
         name: What to log it under.
         value: A number, an array or a pytree of them.
         reduction: What becomes of several values: `"replace"` keeps the last one, `"mean"`
-            and `"sum"` combine them, `"append"` stacks them along a new first axis. A
-            value that is appended only once, outside of any loop, stays as it is.
+            and `"sum"` combine them, `"append"` stacks them along a new first axis,
+            even a single one.
 
     Example:
         >>> import logify
@@ -125,17 +126,24 @@ def logify(fun: Callable) -> Callable[..., tuple[Any, Logs]]:
         1.5
     """
     _log.check_function("logify.logify", fun)
-    logified = ft.partial(spool_into, _logs, Collect(apart=True))
+    logified = ft.partial(spool_into, _logs, Collect(side_by_side=True))
     return transformed(fun, logified, "logify.logify")
 
 
-def _logs(entries: dict[str, Any]) -> Logs:
-    return Logs(logdict.of(entries))
+def _logs(entries: dict[str, Rows]) -> Logs:
+    return Logs(logdict.of({key: _listed(key, own) for key, own in entries.items()}))
+
+
+def _listed(key: str, rows: Rows) -> Rows:
+    """Return what is appended as a list, even if it is a single value."""
+    if rows.time or split_entry_key(key)[1] != "append":
+        return rows
+    return rows.map(lambda x: x[None], time=True)
 
 
 def _nested(entries: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     nested: dict[str, dict[str, Any]] = {}
     for key, value in entries.items():
-        name, reduction = separated(key)
+        name, reduction = split_entry_key(key)
         nested.setdefault(name, {})[reduction] = value
     return nested

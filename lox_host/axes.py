@@ -1,4 +1,11 @@
-"""Which batch axes of several keys are the same, and what they are called. No JAX."""
+"""Which batch axes of several keys are the same, and what they are called. No JAX.
+
+In nested `vmap`s, one key may depend on both axes and another on one of them. Which one it
+is follows from the sizes, if these leave only one way:
+
+    (2, 3) and (3,)       the axes are batch_0, batch_1 and batch_1
+    (3, 3) and (3,)       it may be either: the axis gets a name of its own
+"""
 
 import itertools as it
 from collections.abc import Mapping
@@ -8,6 +15,7 @@ Shape = tuple[int, ...]
 
 def embedding(small: Shape, large: Shape) -> tuple[int, ...] | None:
     """Return which axes of `large` those of `small` are, if there is only one way."""
+    # The axes keep their order, as nested `vmap`s do.
     ways = [
         axes
         for axes in it.combinations(range(len(large)), len(small))

@@ -18,13 +18,14 @@ import functools as ft
 import sys
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError
 from typing import Any, TypeVar
 
 import numpy as np
 
 from lox_host.guarded_writer import GuardedWriter, OnError
+from lox_host.run_key import run_key
 from lox_host.run_registry import Agree, Key, RunRegistry
 from lox_host.worker import Worker
 from lox_host.write_buffer import PacketSource, WriteBuffer
@@ -117,7 +118,7 @@ class HostLogger:
                 "This logger was made before the process was forked, and belongs to the "
                 "parent. Make another one in the child."
             )
-        given = [tuple(key.tolist()) for key in keys]
+        given = [run_key(key.tolist()) for key in keys]
         self._collect_waiting()
         ids = self.worker.run(lambda: self._open_runs(given, process, agree))
         return np.array(ids, np.int32)
@@ -298,6 +299,13 @@ def settle() -> None:
         if logger._ending:
             logger.finish_ending()
         logger.check()
+
+
+def flush_writers(is_wanted: Callable[[Writer], bool]) -> None:
+    """Have the loggers of some writers write and flush all that reached the host."""
+    for logger in _outermost_first():
+        if any(is_wanted(back_end.writer) for back_end in logger.back_ends):
+            logger.worker.run(logger.worker.flush)
 
 
 def flush_all() -> None:

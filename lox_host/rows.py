@@ -36,9 +36,9 @@ class Form:
 
     Attributes:
         tags: Its tags.
-        time: Whether it had a time axis. Without one, a single row stands for itself.
-        lead: How many axes of a row stood before the time axis, where `vmap` had put them.
-        batch: How many axes of a row come from `vmap`, the `lead` ones among them.
+        time: Whether it had a time axis. Without one, there is a single row.
+        lead: How many leading axes it had, those that `vmap` put before the time axis.
+        batch: How many axes of a row come from `vmap`, the leading ones among them.
         keys: The names of the implementations of typed PRNG keys, by the number of the leaf
             of the value that holds their data.
     """
@@ -90,6 +90,7 @@ class Block:
 
     @property
     def nbytes(self) -> int:
+        """The size of all arrays."""
         trees = self.steps, self.values, self.valid, self.masks
         return sum(array.nbytes for tree in trees for _, array in leaves(tree))
 
@@ -175,6 +176,7 @@ class Batch(Sequence[Block]):
         that each key keeps its order, and for rows without steps. If only some examples of
         a `vmap` logged, the others are masked.
         """
+        # Where the row of a run and its steps is, and in which row a key was seen last.
         rows: list[Row] = []
         open_rows: dict[Hashable, int] = {}
         last_row_of: dict[tuple[int, str], int] = {}
@@ -210,6 +212,7 @@ def merge_blocks(blocks: Sequence[Block]) -> list[Block]:
 
 
 def _concatenate(blocks: Sequence[Block]) -> Block:
+    # A single block whose rows are in order needs no copy.
     order = np.argsort(np.concatenate([block.order for block in blocks]), kind="stable")
     if len(blocks) == 1 and (order[1:] > order[:-1]).all():
         return blocks[0]

@@ -20,10 +20,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lox_host.run_key import Key, run_name
 from lox_host.writer import Run
 
-# The data of a PRNG key.
-Key = tuple[int, ...]
 # Of a name and a value, the value that all processes agree on.
 Agree = Callable[[str, str], str]
 
@@ -64,8 +63,7 @@ class RunRegistry:
         """Return a run with an id that no other has. It is not in the registry yet."""
         ids = (_hash(f"{group}{key}{i}") for i in it.count())
         id = next(id for id in ids if id not in self.runs and not self.is_finished(id))
-        name = "-".join(map(str, key))
-        return Run(id, name, key, config, time.time(), group, process, job)
+        return Run(id, run_name(key), key, config, time.time(), group, process, job)
 
     def add(self, run: Run) -> None:
         self.runs[run.id] = run

@@ -56,7 +56,7 @@ def table(rows: Mapping[str, FlatRows]) -> dict[str, Cells]:
     """Return the columns: batch indices, `row`, steps, and the arrays of all keys.
 
     There is a line for each batch index and combination of steps. Where a key has several
-    rows with the same of these, its n-th stands beside the n-th of another key; without
+    rows with the same of these, its n-th is put beside the n-th of another key; without
     steps, that is the number of the row.
     """
     if not rows:
@@ -67,7 +67,7 @@ def table(rows: Mapping[str, FlatRows]) -> dict[str, Cells]:
     keys = [_labelled(flat, axes[key]) for key, flat in rows.items()]
     for name in steps:
         _check_shape(name, [key.labels[name] for key in keys if name in key.labels])
-    # From here on, the rows of all keys stand behind each other.
+    # From here on, the rows of all keys are in one array, one key after the other.
     labels = {name: _concatenated(keys, name) for name in [*batch, *steps]}
     owner = np.repeat(np.arange(len(keys)), [key.length for key in keys])
     lines, numbers = _lines(labels.values(), owner)
@@ -87,6 +87,7 @@ def table(rows: Mapping[str, FlatRows]) -> dict[str, Cells]:
 
 
 def _labelled(rows: FlatRows, names: tuple[str, ...]) -> LabelledRows:
+    """Return the rows of one key that exist, one by one, with their labels."""
     shape = *rows.examples, len(rows)
     valid = np.ones(shape, bool)
     if rows.valid is not None:
@@ -131,6 +132,8 @@ def _concatenated(keys: list[LabelledRows], name: str) -> Cells:
 
 def _lines(labels: Iterable[Cells], owner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the line of each row, and its number among those of its key and labels."""
+    # Rows with the same labels are on one line, unless they are of one key: its second row
+    # with these labels is number 1, and goes with number 1 of other keys.
     label = _ranks([owner * 0, *map(_codes, labels)])
     number = _numbered(_ranks([label, owner]))
     line = _ranks([label, number])
@@ -163,6 +166,7 @@ def _ranks(codes: Iterable[np.ndarray]) -> np.ndarray:
 
 def _numbered(group: np.ndarray) -> np.ndarray:
     """Return for each element how many equal ones there are before it."""
+    # Sorted by group, each group counts from where it starts.
     sizes = np.bincount(group)
     number = np.empty_like(group)
     starts = np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -193,6 +197,7 @@ def _in_pandas(
     pd: ModuleType, cells: Cells
 ) -> "np.ndarray | pandas.api.extensions.ExtensionArray":
     values, present = cells
+    # Arrays are objects in pandas, and None where there is none.
     if values.ndim > 1 or values.dtype.kind not in "biufc":
         column = np.empty(len(values), object)
         for i in np.flatnonzero(present):
@@ -225,6 +230,7 @@ def _in_polars(pl: ModuleType, name: str, cells: Cells) -> "polars.Series":
 
 
 def _check_shape(name: str, steps: list[Cells]) -> None:
+    """Raise if keys have a step of this name in different shapes."""
     shapes = {step.values.shape[1:] for step in steps}
     if len(shapes) > 1:
         raise ValueError(
@@ -237,6 +243,7 @@ def plain(x: np.ndarray) -> np.ndarray:
     """Return the array in a dtype of NumPy's own, which tables know."""
     if x.dtype.isbuiltin != 2:  # none of those that `ml_dtypes` adds
         return x
+    # 4-bit integers fit int8, and all small floats fit float32.
     if "int" not in x.dtype.name:
         return x.astype(np.float32)
     return x.astype(np.uint8 if x.dtype.name.startswith("uint") else np.int8)
@@ -253,6 +260,7 @@ def filled(values: np.ndarray, present: np.ndarray | None) -> np.ndarray:
 
 
 def check_names(names: Sequence[str], method: str) -> None:
+    """Raise if two columns would have the same name."""
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise ValueError(

@@ -39,13 +39,11 @@ class Construct:
     Attributes:
         program: Returns a number.
         rows: The values that `program` logs, one after the other.
-        single: Whether there is one value on each path and no loop, hence no time axis.
         bounded: Whether it is known before how many values there are at most.
     """
 
     program: Callable[[jax.Array, Callable], jax.Array]
     rows: Callable[[np.float32], list]
-    single: bool = False
     bounded: bool = True
 
     @property
@@ -68,7 +66,7 @@ def construct(rows: Callable, **options: bool):
     return register
 
 
-@construct(lambda x: [x], single=True)
+@construct(lambda x: [x])
 def once(x, log):
     log(x)
     return x
@@ -202,7 +200,7 @@ def fori_loop_of_unknown_length(x, log):
     return jax.lax.fori_loop(0, n, step, constant(x)) + x
 
 
-@construct(lambda x: [x] if x > 1 else [-x], single=True)
+@construct(lambda x: [x] if x > 1 else [-x])
 def cond(x, log):
     return jax.lax.cond(x > 1, lambda: log(x) or 2 * x, lambda: log(-x) or 3 * x)
 
@@ -314,9 +312,6 @@ def assert_entry(p: Construct, name: str, value: Any, valid: Any, x: np.float32)
     value, valid = np.asarray(value), None if valid is None else np.asarray(valid)
     if name != "append":
         assert valid is None if p.bounded else valid
-    elif p.single:
-        assert valid is None
-        value = value[None]
     elif valid is not None:
         value = value[valid]
     expected = REDUCTIONS[name]([np.asarray(row, np.float32) for row in p.rows(x)])
@@ -367,7 +362,7 @@ def test_a_vmap_inside_gives_each_example_its_own(p):
     for i, x in enumerate(np.asarray(XS)):
         for name, value in logs.asdict()["v"].items():
             valid = logs.valid.get("v", {}).get(name)
-            at = (slice(None), i) if name == "append" and not p.single else i
+            at = (slice(None), i) if name == "append" else i
             own = None if valid is None else valid[at]
             assert_entry(p, name, value[at], own, x)
 
@@ -448,7 +443,7 @@ def test_what_lox_logs_is_appended():
 
     assert (
         repr(logs)
-        == "Logs({'x': {'append': [1.0, 2.0], 'replace': 5.0}, 'y': {'append': 3.0}})"
+        == "Logs({'x': {'append': [1.0, 2.0], 'replace': 5.0}, 'y': {'append': [3.0]}})"
     )
 
 
@@ -470,7 +465,7 @@ def test_a_reduction_that_lox_asks_for_is_an_entry_like_others():
 
     _, logs = logify.logify(f)(jnp.float32(1))
 
-    expected = "{'mean': 2.0, 'max': 1.0, 'append': 7.0, 'mine': 9.0}"
+    expected = "{'mean': 2.0, 'max': 1.0, 'append': [7.0], 'mine': 9.0}"
     assert repr(logs) == f"Logs({{'x': {expected}}})"
 
 

@@ -1,6 +1,6 @@
 """Programs as people write them, and two loops that do hardly anything but log."""
 
-from . import evolution, loop, mlp, ppo, sampler, transformer
+from . import evaluation, evolution, lbfgs, loop, mlp, ppo, sampler, transformer
 from ._case import Case as Case, ignore as ignore
 
 CASES = {
@@ -11,6 +11,9 @@ CASES = {
         mlp.CASE,
         sampler.CASE,
         evolution.CASE,
+        lbfgs.CASE,
+        lbfgs.VMAPPED,
+        evaluation.CASE,
         loop.ARRAYS,
         loop.EMPTY,
     )

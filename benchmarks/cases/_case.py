@@ -27,6 +27,7 @@ class Case:
         steps: The number of steps.
         seeds: The number of seeds, a power of two.
         small: Number of steps for a quick look.
+        capacity: How many rows `lox.spool` keeps of loops of unknown length.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Case:
     steps: int
     seeds: int = 1
     small: int = 4
+    capacity: int | None = None
 
     def keys(self, seeds: int | None = None) -> jax.Array:
         """The argument: a key, or one for each seed."""

@@ -1,4 +1,4 @@
-"""A network trained in one scan, with logs inside of the loss."""
+"""A network trained in one scan, with logs inside the loss."""
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +63,7 @@ def errors(params, batch):
 CASE = Case(
     "mlp",
     "A network with one hidden layer, 1,000 steps of gradient descent in one scan; loss "
-    "and accuracy are logged inside of the loss.",
+    "and accuracy are logged inside the loss.",
     logged,
     by_hand,
     steps=1000,

@@ -139,7 +139,7 @@ def objective(params, part):
 CASE = Case(
     "ppo",
     "Proximal policy optimisation of a pendulum, 8 seeds in one program; each minibatch "
-    "logs three metrics inside of the loss, each of 50 updates its reward.",
+    "logs three metrics inside the loss, each of 50 updates its reward.",
     logged,
     by_hand,
     steps=50,

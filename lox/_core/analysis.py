@@ -1,11 +1,15 @@
 """What can be said of a program before it is evaluated."""
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import JaxprEqn, Literal, Primitive, Var
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 
+from lox._core import context as _context
 from lox._core.record import (
     Delivery,
     Record,
@@ -17,6 +21,7 @@ from lox._core.record import (
 )
 from lox._core.rules.table import rules
 from lox._jax import equations, sharding, tracing
+from lox._rows.ring import write_p
 
 
 def records_in(params: Any) -> Iterator[Record]:
@@ -49,6 +54,128 @@ def _carried_by(params: Any, primitives: tuple[Primitive, ...]) -> Iterator[Any]
                     yield record.replace(batch=(*outer, *devices, *inner))
 
 
+def may_hold_records(program: Any) -> bool:
+    """Return whether a program or an equation holds records, or will when differentiated.
+
+    The second is so if it calls `log_grad`, or a function whose derivative rules log.
+    """
+    if holds_records(program):
+        return True
+    if _context.state() in ("silent", "searched"):  # silent rules, or nobody to care
+        return False
+    if hasattr(program, "eqns"):
+        return _rules_log(equations.close(program).jaxpr)
+    programs = equations.jaxprs_in(program.params)
+    return _logs_when_differentiated(program) or any(map(_rules_log, programs))
+
+
+def _rules_log(jaxpr: Jaxpr) -> bool:
+    """Return whether a program logs cotangents, or derivative rules of functions in it."""
+    if jaxpr not in _known_to_log:
+        _known_to_log[jaxpr] = any(map(may_hold_records, jaxpr.eqns))
+    return _known_to_log[jaxpr]
+
+
+_known_to_log: weakref.WeakKeyDictionary[Jaxpr, bool]
+_known_to_log = weakref.WeakKeyDictionary()
+
+
+def _logs_when_differentiated(eqn: JaxprEqn) -> bool:
+    """Return whether the derivative of an equation logs.
+
+    If it is a function with rules of its own, that takes a trace of them.
+    """
+    name = equations.primitive_name(eqn)
+    if name == LOG_GRAD:
+        return True
+    if name not in FORWARD_RULES and name not in REVERSE_RULES:
+        return False
+    try:
+        with _context.searched():
+            derivative = _derivative(eqn, by_jvp=name in FORWARD_RULES)
+            return holds_records(derivative) or _holds_log_grads(derivative.jaxpr)
+    except Exception:  # Rules that fail do so again when somebody needs them.
+        return False
+
+
+def _holds_log_grads(jaxpr: Jaxpr) -> bool:
+    return any(
+        equations.primitive_name(eqn) == LOG_GRAD
+        or any(map(_holds_log_grads, equations.jaxprs_in(eqn.params)))
+        for eqn in jaxpr.eqns
+    )
+
+
+# The primitive whose transpose logs, see `log_grad.py`.
+LOG_GRAD = "lox_log_grad"
+# Functions with a rule for `jvp`, and with rules for the forward and the backward pass.
+FORWARD_RULES = "custom_jvp_call", "CustomJVPTraced"
+REVERSE_RULES = "custom_vjp_call", "custom_vjp_call_jaxpr", "CustomVJPTraced"
+
+
+def _derivative(eqn: JaxprEqn, *, by_jvp: bool) -> ClosedJaxpr:
+    """Return the derivative of a function as a program, which runs all of its rules."""
+    avals = [atom.aval for atom in eqn.invars]
+    live = tuple(i for i, aval in enumerate(avals) if is_differentiable(aval))
+
+    def differentiated(*args: Any) -> Any:
+        fun, given = function_of(eqn, args, live), [args[i] for i in live]
+        if by_jvp:
+            return jax.jvp(fun, given, given)
+        outs, pullback = jax.vjp(fun, *given)
+        zeros = [np.zeros(x.shape, jax.dtypes.float0) for x in outs]
+        pairs = zip(outs, zeros, strict=True)
+        return pullback([x if is_differentiable(x) else zero for x, zero in pairs])
+
+    return jax.make_jaxpr(differentiated)(*avals)
+
+
+def function_of(eqn: JaxprEqn, args: Sequence[Any], live: Sequence[int]) -> Any:
+    """Return an equation as a function of its live arguments."""
+
+    def fun(*values: Any) -> list:
+        merged = list(args)
+        for i, value in zip(live, values, strict=True):
+            merged[i] = value
+        return tracing.bind(eqn, *merged)
+
+    return fun
+
+
+def is_differentiable(x: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
+
+
+# The loops and branches around a record, the outermost first.
+Place = tuple[tuple[str, int | None], ...]
+
+
+def records_by_place(program: Any) -> dict[str, list[Place]]:
+    """Return in which loops and branches each key is logged, in the order of the program.
+
+    Two programs for which that is the same log as many rows of the key.
+    """
+    places: dict[str, list[Place]] = {}
+    for key, place in _keys_in(equations.close(program).jaxpr, ()):
+        places.setdefault(key, []).append(place)
+    return places
+
+
+def _keys_in(jaxpr: Jaxpr, around: Place) -> Iterator[tuple[str, Place]]:
+    for eqn in jaxpr.eqns:
+        if eqn.primitive is log_p:
+            yield from ((key, around) for key in eqn.params["keys"])
+        elif holds_records(eqn):
+            name = equations.primitive_name(eqn)
+            for i, inner in enumerate(equations.jaxprs_in(eqn.params)):
+                within = {
+                    "scan": [("scan", eqn.params.get("length"))],
+                    "while": [("while", None)],
+                    "cond": [("cond", i)],
+                }
+                yield from _keys_in(inner, (*around, *within.get(name, ())))
+
+
 def check(jaxpr: Any, seen: set[int] | None = None) -> None:
     """Raise if a record is in an equation that does not show it, and would be lost."""
     seen = set() if seen is None else seen
@@ -71,6 +198,104 @@ def unsupported(eqn: JaxprEqn) -> NotImplementedError:
         f"{keys} (at {tracing.source_line(eqn)}). Log outside of it, or wrap what is "
         "inside in `lox.nolog`."
     )
+
+
+def is_bounded(program: Any) -> bool:
+    """Return whether it is known how many rows a program or an equation logs at most."""
+    if isinstance(program, JaxprEqn):
+        if equations.primitive_name(program) in ("while", "shard_map"):
+            return False
+        return all(map(is_bounded, equations.jaxprs_in(program.params)))
+    return all(is_bounded(eqn) for eqn in program.eqns if log_effect in eqn.effects)
+
+
+def lets_buffer_through(eqn: JaxprEqn) -> bool:
+    """Return whether rows that wait for others can be handed through an equation."""
+    return equations.primitive_name(eqn) in _LETS_THROUGH
+
+
+_LETS_THROUGH = ("lox_log", "jit", "pjit", "scan", "cond", "while")
+
+
+def lets_buffer_everywhere(eqn: JaxprEqn) -> bool:
+    """Return whether they can be handed to all that logs in there, too."""
+    inner = (
+        own
+        for jaxpr in equations.jaxprs_in(eqn.params)
+        for own in jaxpr.eqns
+        if log_effect in own.effects
+    )
+    return lets_buffer_through(eqn) and all(map(lets_buffer_everywhere, inner))
+
+
+def holds_writes(program: Any) -> bool:
+    """Return whether a program or an equation writes into a ring."""
+    if isinstance(program, JaxprEqn):
+        if program.primitive is write_p:
+            return True
+        return any(map(holds_writes, equations.jaxprs_in(program.params)))
+    jaxpr = equations.close(program).jaxpr
+    if jaxpr not in _writing:
+        _writing[jaxpr] = any(map(holds_writes, jaxpr.eqns))
+    return _writing[jaxpr]
+
+
+_writing: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+
+def written_from(program: Any) -> list[int | None]:
+    """Return for each output which input it is, but for what `lox_write` wrote into it.
+
+    None: it is no input, or something else has been done to it.
+
+        { lambda ; ring x. let        [0, None]
+            y = sin x
+            ring', n = lox_write ring y
+          in (ring', y) }
+    """
+    jaxpr = equations.close(program).jaxpr
+    origins: dict[Var, int] = {var: i for i, var in enumerate(jaxpr.invars)}
+
+    def origin(atom: Any) -> int | None:
+        return None if isinstance(atom, Literal) else origins.get(atom)
+
+    for eqn in jaxpr.eqns:
+        if holds_writes(eqn):
+            for var, i in zip(eqn.outvars, _written_by(eqn), strict=True):
+                source = None if i is None else origin(eqn.invars[i])
+                if source is not None:
+                    origins[var] = source
+    return [origin(atom) for atom in jaxpr.outvars]
+
+
+def _written_by(eqn: JaxprEqn) -> list[int | None]:
+    """Return the same for an equation."""
+    name, params = equations.primitive_name(eqn), eqn.params
+    if eqn.primitive is write_p:
+        # The columns come first, the count comes after the columns and their rows.
+        columns = len(eqn.outvars) - 1
+        return [*range(columns), 2 * columns]
+    if name in ("jit", "pjit"):
+        return written_from(params["jaxpr"])
+    if name == "lox_deferred":
+        before, found = params["tree"].num_leaves, written_from(params["jaxpr"])
+        return [None if i is None else before + i for i in found]
+    if name == "cond":
+        found = zip(*map(written_from, params["branches"]), strict=True)
+        same = [each[0] if len({*each}) == 1 else None for each in found]
+        return [None if i is None else i + 1 for i in same]  # after the index
+    if name == "while":
+        before = params["body_nconsts"]
+        skipped = params["cond_nconsts"]
+        found = written_from(params["body_jaxpr"])
+        # What an iteration leaves in its place, a loop does, too.
+        return [skipped + i if i == before + k else None for k, i in enumerate(found)]
+    if name == "scan":
+        before, carried = equations.scan_sizes(params)
+        found = written_from(params["jaxpr"])[:carried]
+        kept = [i if i == before + k else None for k, i in enumerate(found)]
+        return [*kept, *[None] * (len(eqn.outvars) - carried)]
+    return [None] * len(eqn.outvars)
 
 
 def donates(jaxpr: Any) -> bool:

@@ -1,22 +1,27 @@
 """Collect records: the handler of `spool`, and of whatever delivers rows."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import JaxprEqn
 
+from lox._core.analysis import is_bounded, lets_buffer_through
 from lox._core.handler import Handler
 from lox._core.log import relog
 from lox._core.record import Record, log_effect
-from lox._rows.accumulator import Accumulator, finished, reduced
+from lox._core.when import Condition, only_when
+from lox._jax import equations
+from lox._rows.accumulator import Accumulator, Entry, finished, reduced
+from lox._rows.align import check_batch, repeated
 from lox._rows.collected import Collected, Keys, Threaded, rows_by_key
-from lox._rows.loop_carry import shortened
-from lox._rows.merge import Entry, without_ghosts
+from lox._rows.loop_carry import Buffer, shortened
+from lox._rows.merge import zero_masked_rows
 from lox._rows.reductions import reduction_named
-from lox._rows.rows import Rows, Where, check_batch, static, widened
-from lox._rows.side_by_side import Apart, entry_key
+from lox._rows.rows import Rows, Where, static
+from lox._rows.side_by_side import SideBySide, entry_key
 
 
 @jax.tree_util.register_dataclass
@@ -30,11 +35,16 @@ class Collect(Handler):
         entries: Of what is selected, the entries to collect. None: all.
         keep: Whether what is collected goes on outward, too.
         outward: Whether anything goes on outward.
-        apart: Whether every reduction of a key stands apart, not only an `Apart`.
+        side_by_side: Whether every reduction of a key stands beside others, not only a
+            `SideBySide`.
         reduce: The reduction of each key, or of all keys (None). Without one, a record's
             own.
+        when: Which records are collected, by their values. None: all.
+        differentiable: Whether what is collected carries derivatives.
         interval: Every how many rows of a key one is kept.
         capacity: How many rows of a loop of unknown length are kept.
+        buffers: Whether loops inside each other, of unknown length, share a buffer.
+        buffer: Where the rows of such loops go. None: this is not in there.
         gathers: Whether a loop has anything to carry.
         offsets: How many rows of each key there have been, if that decides what is kept.
         coordinates: Steps of all that is collected: which device of a mesh this is.
@@ -45,11 +55,15 @@ class Collect(Handler):
     entries: frozenset[str] | None = static(default=None)
     keep: bool = static(default=False)
     outward: bool = static(default=True)
-    apart: bool = static(default=False)
+    side_by_side: bool = static(default=False)
     reduce: tuple[tuple[str | None, Any], ...] = static(default=())
+    when: Condition | None = static(default=None)
+    differentiable: bool = static(default=False)
     interval: int | None = static(default=None)
     capacity: int | None = static(default=None)
     gathers: bool = static(default=False)
+    buffers: bool = static(default=False)
+    buffer: Buffer | None = None
     offsets: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     coordinates: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
@@ -61,8 +75,10 @@ class Collect(Handler):
         mine = [key for key in record.keys if tagged and self._wants(key, record)]
         outward = [key for key in record.keys if self.keep or key not in mine]
         if outward and self.outward:
-            relog(record.only(tuple(outward)).replace(delivered=(*record.delivered, *mine)))
-        located = record.located(self.coordinates)
+            relog(record.only(tuple(outward)).replace(passed_on=True))
+        if mine and self.when is not None:
+            record = only_when(self.when, record, where)
+        located = record.with_default_steps(self.coordinates)
         groups: dict[Keys, Entry] = {}
         offsets: dict[str, Any] = {}
         for keys in self._together(mine, record):
@@ -97,32 +113,80 @@ class Collect(Handler):
     def _entry(self, key: str, record: Record) -> str:
         """What the rows of a key are collected under."""
         asked = self._asked(key, record)
-        stands_apart = self.apart or isinstance(asked, Apart)
-        return entry_key(key, asked) if stands_apart else key
+        is_side_by_side = self.side_by_side or isinstance(asked, SideBySide)
+        return entry_key(key, asked) if is_side_by_side else key
 
     def _thinned(self, key: str, rows: Rows) -> tuple[Rows, jax.Array]:
         """Keep a row if it is one of every `interval` rows, and return the new offset."""
         offset = self.offsets.get(key, jnp.zeros(rows.batch, jnp.int32))
         check_batch(key, rows, rows.replace(batch=offset.shape))
-        rows = widened(rows, offset.shape)
+        rows = repeated(rows, offset.shape)
         keep = offset % self.interval == 0
         valid = keep if rows.valid is None else rows.valid & keep
         count = 1 if rows.valid is None else rows.valid.astype(jnp.int32)
         return rows.replace(valid=valid, altered="thinned"), offset + count
 
+    def deliver(self, parts: Sequence[Collected], iterations: Any) -> Sequence[Collected]:
+        handler, left = self, []
+        for part in parts:
+            left.append(handler.leave(part))
+            handler = handler.after(left[-1].threaded)
+        return left
+
     def carries(self) -> bool:
-        return self.gathers
+        return self.gathers or self.buffer is not None
 
     def every(self) -> int:
         return self.interval or 1
 
     def threaded(self) -> Threaded:
-        return Threaded(self.offsets)
+        return Threaded(self.offsets, self.buffer)
 
     def after(self, state: Threaded) -> Self:
-        if not state.offsets:
+        if not state.offsets and state.buffer is None:
             return self
-        return dataclasses.replace(self, offsets={**self.offsets, **state.offsets})
+        buffer = self.buffer if state.buffer is None else state.buffer
+        offsets = {**self.offsets, **state.offsets}
+        return dataclasses.replace(self, offsets=offsets, buffer=buffer)
+
+    def buffering(self, loop: JaxprEqn, logs: Callable[[], Collected]) -> Self | None:
+        can = self.buffers and self.buffer is None
+        if not can or self.capacity is None or equations.primitive_name(loop) != "while":
+            return None
+        if all(map(is_bounded, equations.jaxprs_in(loop.params))):
+            return None  # a ring for each key is enough
+        inside = logs()
+        if not inside.rows:
+            return None
+        return dataclasses.replace(self, buffer=Buffer.of(inside, self.capacity))
+
+    def enter(self, eqn: JaxprEqn) -> Self:
+        """Let rows of unknown number go into the buffer, and others come out first."""
+        if self.buffer is None:
+            return self
+        if lets_buffer_through(eqn) and not is_bounded(eqn):
+            return self
+        return dataclasses.replace(self, buffer=None)
+
+    def leave(self, logs: Collected) -> Collected:
+        """Put rows into the buffer."""
+        if self.buffer is None or not logs.rows:
+            return logs
+        left = {keys: entry for keys, entry in logs.groups.items() if keys not in logs.rows}
+        threaded = dataclasses.replace(logs.threaded, buffer=self.buffer.add(logs))
+        return Collected(left, tuple(key for keys in left for key in keys), threaded)
+
+    def flush(self, logs: Collected) -> Collected:
+        """Return the logs of a loop with the rows that are in the buffer."""
+        assert self.buffer is not None
+        groups = {**logs.groups, **self.buffer.kept(self.every())}
+        threaded = dataclasses.replace(logs.threaded, buffer=None)
+        return Collected(groups, self.buffer.order, threaded)
+
+    def collecting(self, capacity: int | None = None) -> Self:
+        return dataclasses.replace(
+            self, capacity=capacity or self.capacity, buffers=False, buffer=None
+        )
 
     def batched(self, size: int) -> Self:
         offsets = jax.tree.map(
@@ -182,10 +246,10 @@ class Collect(Handler):
             return finished(rows)
         if self.interval is not None:
             rows = shortened(key, rows, -(-rows.bound // self.interval))
-            if rows.sure and not rows.path:
+            if rows.exact and not rows.path:
                 rows = rows.replace(valid=None)
-        rows = without_ghosts(rows)
-        return rows.replace(path=(), outer=0, sure=True, bound=1, where=Where())
+        rows = zero_masked_rows(rows)
+        return rows.replace(path=(), outer=0, exact=True, bound=1, where=Where())
 
     def _wants(self, key: str, record: Record) -> bool:
         if self.keys is not None and key not in self.keys:

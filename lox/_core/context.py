@@ -14,7 +14,7 @@ import jax
 
 from lox._jax import equations, patches
 
-State = Literal["captured", "printed", "silent"]
+State = Literal["captured", "printed", "silent", "searched"]
 
 
 def _default() -> State:
@@ -39,6 +39,14 @@ def state() -> State:
 def captured() -> AbstractContextManager:
     """Programs traced in here hold their logs, for a transformation to hear."""
     return _state("captured")
+
+
+def searched() -> AbstractContextManager:
+    """Programs traced in here hold their logs as they are written, to be looked for.
+
+    Nobody runs them, so nothing is done to keep the logs exact.
+    """
+    return _state("searched")
 
 
 def silent() -> AbstractContextManager:

@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
+from lox._core.analysis import holds_writes, may_hold_records
 from lox._core.log import relog
 from lox._core.record import (
     RECORD_EFFECTS,
@@ -46,11 +47,13 @@ class Handler:
     Attributes:
         captures: Whether functions are traced anew for it, so that their logs are captured.
         effects: The effects of the records that it wants to see.
+        differentiable: Whether what it collects carries derivatives.
         defers: Whether it rewrites what an equation holds only when JAX takes it up, see
             `deferred.py`.
     """
 
     captures: ClassVar[bool] = False
+    differentiable: bool = False
     defers: ClassVar[bool] = False
     effects: ClassVar[frozenset] = frozenset()
 
@@ -76,6 +79,14 @@ class Handler:
         call. Returns the token that comes out of it.
         """
         return bind(emit_p, records, [token], **params)[0]
+
+    def rewrite(self, record: C) -> C:
+        """Return what becomes of a record, or of one to come, that stays where it is."""
+        return record
+
+    def emitted(self, token: Any) -> Threaded:
+        """Return the state after a host call that returned this token."""
+        return Threaded()
 
     def narrow(self, condition: jax.Array) -> jax.Array | None:
         """Let a question about the examples of a batch be about those that log here.
@@ -126,9 +137,17 @@ class Handler:
         """
         return None
 
-    def flush(self) -> Threaded:
-        """Send all that waits, and return the state after that."""
-        return Threaded()
+    def flush(self, logs: Collected) -> Collected:
+        """Return the logs of such a loop when nothing waits any more."""
+        return logs
+
+    def enter(self, eqn: JaxprEqn) -> "Handler":
+        """Return the handler for what an equation holds."""
+        return self
+
+    def leave(self, logs: Collected) -> Collected:
+        """Do something with what an equation has logged, and return what is left."""
+        return logs
 
     def capacities(self, logs: Collected, length: int | None) -> dict[Keys, int]:
         """Return how many rows a loop keeps, for keys whose rows it keeps in a ring."""
@@ -158,6 +177,13 @@ class Handler:
         Only asked of the handlers that meet one that `defers`.
         """
         return self
+
+    def in_backward_rules(self) -> "Handler":
+        """Return the handler for backward rules, which run when the program is over.
+
+        What they log belongs to the transformations around the derivative.
+        """
+        return Forward()
 
     # How it goes through `vmap` and `shard_map`.
 
@@ -219,6 +245,15 @@ class Drop(Handler):
         return None
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Strip(Drop):
+    """Leave records out, and what is written into rings, too."""
+
+    def concerns(self, program: Any) -> bool:
+        return super().concerns(program) or holds_writes(program)
+
+
 class _Rewrite(Handler, abc.ABC):
     """Leave records where they are, but changed."""
 
@@ -256,6 +291,13 @@ class Mask(_Rewrite):
     def of(cls, condition: jax.Array, branch: Branch | None = None) -> "Mask":
         return cls((condition,), (branch,))
 
+    def concerns(self, program: Any) -> bool:
+        # What rules log once the program is differentiated must be masked, too.
+        return may_hold_records(program) or holds_writes(program)
+
+    def in_backward_rules(self) -> "Mask":
+        return self
+
     def following(self, earlier: Handler) -> "Mask":
         assert isinstance(earlier, Mask)
         conditions = *self.conditions, *earlier.conditions
@@ -269,7 +311,7 @@ class Mask(_Rewrite):
             wide = jnp.broadcast_to(jnp.expand_dims(condition, inner), record.batch)
             valid = wide if record.valid is None else record.valid & wide
             if branch is None:
-                record = record.replace(valid=valid, sure=False)
+                record = record.replace(valid=valid, exact=False)
             else:
                 record = record.replace(valid=valid, path=(*record.path, branch))
         return record

@@ -57,13 +57,15 @@ class Interpreter(Generic[H]):
     handler: H
 
     def __call__(self, jaxpr: Program, *args: Any) -> tuple[list, Collected]:
-        """Evaluate a program. Logs carry no derivatives.
+        """Evaluate a program. Logs carry no derivatives, unless the handler wants them.
 
         A derivative that is infinite would otherwise spoil the gradient of a loop, even
         though nobody asks for it.
         """
         outs, logs = self._evaluate(jaxpr, *args)
-        return outs, jax.tree.map(_constant, logs)
+        if self.handler.differentiable:
+            return outs, logs
+        return outs, _map_rows(_constant, logs)
 
     def iterate(self, jaxpr: Program, *args: Any) -> tuple[list, Collected]:
         """Evaluate the body of a loop.
@@ -72,11 +74,13 @@ class Interpreter(Generic[H]):
         not copy it out of the loop as long as it is the input itself.
         """
         outs, logs = self._evaluate(jaxpr, *args)
+        if self.handler.differentiable:
+            return outs, logs
 
         def stop(x):
             return x if any(x is given for given in args) else _constant(x)
 
-        return outs, jax.tree.map(stop, logs)
+        return outs, _map_rows(stop, logs)
 
     def stage(self, jaxpr: Program, *args: Any) -> Staged:
         """Evaluate a program into another one, once for each form of the handler."""
@@ -191,15 +195,17 @@ class _Evaluation:
                 params = dict(eqn.params)
                 records = jax.tree.unflatten(params.pop("form"), leaves)
                 outs = [self.handler.emit(records, token, params)]
+                collected = Collected(threaded=self.handler.emitted(outs[0]))
             else:
                 rule = rules.get(equations.primitive_name(eqn))
                 if rule is None:
                     raise unsupported(eqn)
                 if self.handler.defers and can_defer(eqn):
                     rule = defer
-                outs, collected = rule(Interpreter(self.handler), eqn, *args)
+                inside = Interpreter(self.handler.enter(eqn))
+                outs, collected = rule(inside, eqn, *args)
         self.env.update(zip(eqn.outvars, outs, strict=True))
-        self._collect(collected)
+        self._collect(self.handler.leave(collected))
 
     def _collect(self, part: Collected) -> None:
         self.handler = self.handler.after(part.threaded)
@@ -232,6 +238,12 @@ def _iterate(
     jaxpr: Program, interpreter: Interpreter, *args: Any
 ) -> tuple[list, Collected]:
     return interpreter.iterate(jaxpr, *args)
+
+
+def _map_rows(fun: Callable[[Any], Any], logs: Collected) -> Collected:
+    """Apply a function to what was logged. Threaded state has no derivatives anyway."""
+    mapped = jax.tree.map(fun, logs.replace(threaded=Threaded()))
+    return mapped.replace(threaded=logs.threaded)
 
 
 def _constant(x: Any) -> Any:

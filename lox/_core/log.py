@@ -42,6 +42,7 @@ def _with_one_mapping(log: Callable[P, logdict]) -> Callable[P, logdict]:
 @_with_one_mapping
 def log(
     data: Mapping[str, Any],
+    /,
     *,
     tags: str | Iterable[str] = (),
     prefix: str = "",
@@ -75,13 +76,13 @@ def log(
         ({'x': 1.0}, 0)
     """
     values = _checked(data, prefix)
-    _check_steps(steps)
+    checked_steps = steps_of(steps)
     reduction_named(reduce)
     state = _context.state()
     if values and state != "silent":
         record = Record(
             values=tuple(_strong(f"The value of {k!r}", v) for k, v in values.items()),
-            steps={k: _strong(f"The step {k!r}", v) for k, v in steps.items()},
+            steps=checked_steps,
             keys=tuple(values),
             tags=names_in(tags, "tags"),
             reduce=reduce,
@@ -93,12 +94,10 @@ def log(
 def relog(record: Record) -> None:
     """Log a record once more, where the program is now."""
     state = _context.state()
-    if state == "captured":
+    if state in ("captured", "searched"):
         bind(log_p, [record])
-    elif state == "printed":
-        keys = tuple(key for key in record.keys if key not in record.delivered)
-        if keys:
-            _print(record.only(keys).located(sharding.coordinates()))
+    elif state == "printed" and not record.passed_on:
+        _print(record.with_default_steps(sharding.coordinates()))
 
 
 def print_with(fun: Callable[[Record], None]) -> None:
@@ -135,11 +134,12 @@ def _checked(data: Any, prefix: str) -> dict[str, Any]:
         if _is_loggable(value):
             continue
         leaves = jax.tree.leaves(value)
-        if not leaves or not all(map(_is_loggable, leaves)):
-            wrong = next((leaf for leaf in leaves if not _is_loggable(leaf)), value)
+        wrong = [leaf for leaf in leaves if not _is_loggable(leaf)]
+        if wrong or not leaves:
+            what = f"is or holds {_kind(wrong[0])}" if wrong else f"is `{value!r}`"
             raise TypeError(
-                f"The value of {key!r} is or holds {_kind(wrong)}. `lox.log` takes "
-                "numbers, arrays and pytrees of them."
+                f"The value of {key!r} {what}, but `lox.log` takes numbers, arrays and "
+                "pytrees of them."
             )
     return {prefix + key: value for key, value in data.items()}
 
@@ -155,16 +155,16 @@ def loggable(logs: Mapping[str, Any], steps: Mapping[str, Any] = {}) -> logdict:
             f'`{{"loss": loss}}`, not {_kind(logs)}.'
         )
     values = _checked(logs, "")
-    _check_steps(steps)
+    same = steps_of(steps)
     given = logs if isinstance(logs, logdict) else logdict(values)
     arrays = jax.tree.map(lambda x: x if is_array(x) else _strong("A value", x), given)
     if not steps:
         return arrays
-    same = {name: _strong(f"The step {name!r}", step) for name, step in steps.items()}
-    return logdict.of({key: rows.at(same) for key, rows in arrays.rows().items()})
+    return logdict.of({key: rows.with_steps(same) for key, rows in arrays.rows().items()})
 
 
-def _check_steps(steps: Mapping[str, Any]) -> None:
+def steps_of(steps: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the steps as arrays, or raise if one has a bad name or is not a number."""
     for name, step in steps.items():
         if name.startswith("_") or hasattr(logdict, name):
             raise ValueError(
@@ -175,6 +175,7 @@ def _check_steps(steps: Mapping[str, Any]) -> None:
             raise TypeError(
                 f"The step {name!r} is {_kind(step)}, but steps are numbers or arrays."
             )
+    return {name: _strong(f"The step {name!r}", step) for name, step in steps.items()}
 
 
 def names_in(given: str | Iterable[str], what: str) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from lox._core.analysis import check, records_in
 from lox._core.collect import Collect
 from lox._core.interpreter import Interpreter
@@ -23,9 +25,13 @@ def check_prefix(prefix: Any) -> None:
         raise TypeError(f"`prefix` must be a string, not {prefix!r}.")
 
 
-def check_positive(**numbers: int | None) -> None:
+def check_positive(**numbers: Any) -> None:
     for name, number in numbers.items():
-        if number is not None and number < 1:
+        if number is None:
+            continue
+        if isinstance(number, bool) or not isinstance(number, int | np.integer):
+            raise TypeError(f"`{name}` must be a whole number, not {number!r}.")
+        if number < 1:
             raise ValueError(f"`{name}` must be at least 1, not {number}.")
 
 

@@ -12,8 +12,9 @@ brings, and binds that to `lox_emit`:
 
 JAX's transformations treat both alike. They have an effect, so that they stay where nothing
 depends on them. Under `vmap`, what they carry gets one more axis in front (`batch`), all
-of it or nothing. Under `jvp` they are bound once, for the primals. A `cond` that is batched
-runs all of its branches: then `valid` says for which examples each record is real.
+of it or nothing. Under `jvp` and `jet` they are bound once, for the primals. A `cond` that
+is batched runs all of its branches: then `valid` says for which examples each record is
+real.
 
 `lox_log` never reaches the compiler: some transformation takes it out before. `lox_emit`
 does, and is lowered in `lox._stream.emit`.
@@ -27,6 +28,7 @@ from typing import Any, ClassVar, NoReturn, Self, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import jet
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
@@ -47,7 +49,7 @@ class Carried:
         batch: Sizes of the axes that `vmap` put in front of all arrays.
         outer: How many of these are from outside of the `shard_map` around.
         path: The branches of vmapped `cond`s around it.
-        sure: Whether `valid` says nothing but which examples took `path`.
+        exact: Whether `valid` says nothing but which examples took `path`.
     """
 
     valid: Any = None
@@ -55,11 +57,11 @@ class Carried:
     batch: tuple[int, ...] = ()
     outer: int = 0
     path: tuple[Branch, ...] = ()
-    sure: bool = True
+    exact: bool = True
 
     # The attributes that hold arrays, and all others.
     arrays: ClassVar[tuple[str, ...]] = ("valid", "anchors")
-    static: ClassVar[tuple[str, ...]] = ("batch", "outer", "path", "sure")
+    static: ClassVar[tuple[str, ...]] = ("batch", "outer", "path", "exact")
 
     def tree_flatten(self) -> tuple[list, tuple]:
         children = [getattr(self, name) for name in self.arrays]
@@ -88,7 +90,8 @@ class Record(Carried):
         keys: The keys, in the order they were logged.
         tags: The tags of all keys.
         reduce: The reduction that the call of `log` asks for.
-        delivered: The keys that have been collected already: they need not be printed.
+        passed_on: Whether a transformation with a filter has passed it on: who filters has
+            chosen, so it is not printed any more.
     """
 
     values: tuple[Any, ...]
@@ -96,20 +99,21 @@ class Record(Carried):
     keys: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     reduce: Any = None
-    delivered: tuple[str, ...] = ()
+    passed_on: bool = False
 
     arrays = ("values", "steps", *Carried.arrays)
-    static = ("keys", "tags", *Carried.static, "reduce", "delivered")
+    static = ("keys", "tags", *Carried.static, "reduce", "passed_on")
 
     def only(self, keys: tuple[str, ...]) -> "Record":
         """Return the record with only some of its keys."""
         values = dict(zip(self.keys, self.values, strict=True))
         return self.replace(keys=keys, values=tuple(values[key] for key in keys))
 
-    def located(self, coordinates: Mapping[str, Any]) -> "Record":
-        """Return the record with more steps, which are the same for all examples."""
+    def with_default_steps(self, steps: Mapping[str, Any]) -> "Record":
+        """Return the record with more steps, the same for all examples. Its own win."""
         more = {
-            name: jnp.broadcast_to(index, self.batch) for name, index in coordinates.items()
+            name: jnp.broadcast_to(step, (*self.batch, *jnp.shape(step)))
+            for name, step in steps.items()
         }
         return self.replace(steps={**more, **self.steps})
 
@@ -124,7 +128,7 @@ class Record(Carried):
             outer=self.outer,
             tags=self.tags,
             path=self.path,
-            sure=self.sure,
+            exact=self.exact,
             where=where,
         )
 
@@ -182,9 +186,13 @@ def record_primitive(
         ]
         each = iter(axes[chained:])
         records = jax.tree.unflatten(form, args[chained:])
-        records = [_batched(record, each, axis) for record in records]
+        records = [with_batch_axis(record, each, axis) for record in records]
         outs = bind(primitive, records, tokens, **params)
         return outs, [None] * len(outs)
+
+    def taylor(primals, series, **params):
+        outs = primitive.bind(*primals, **params)
+        return outs, [jet.zero_series] * len(outs)
 
     def transpose(cotangents, *args, keys, **params):
         raise ValueError(
@@ -195,6 +203,7 @@ def record_primitive(
 
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
+    jet.jet_rules[primitive] = taylor
     batching.fancy_primitive_batchers[primitive] = batch
     tracing.leave_keys_unused(primitive)
     return primitive, effect
@@ -235,14 +244,19 @@ def bind(
     tokens: Sequence[Any] = (),
     **params: Any,
 ) -> list:
-    """Let a primitive carry records; `form` holds all of them but the arrays."""
+    """Let a primitive carry records; `form` holds all of them but the arrays.
+
+    A callback may refuse what it would be called with, by its method `check_steps`.
+    """
+    if hasattr(params.get("callback"), "check_steps"):
+        params["callback"].check_steps(records)
     leaves, form = jax.tree.flatten(tuple(records))
     # The hash of `form` does not tell keys apart, and JAX caches by the parameters.
     keys = tuple(key for record in records for key in record.keys)
     return primitive.bind(*tokens, *leaves, form=form, **{**params, "keys": keys})
 
 
-def _batched(record: C, axes: Iterator[int | None], axis: Any) -> C:
+def with_batch_axis(record: C, axes: Iterator[int | None], axis: Any) -> C:
     """Return the record with its batch axis in front. One that has any is batched whole."""
     leaves, form = jax.tree.flatten(record)
     own = list(it.islice(axes, len(leaves)))

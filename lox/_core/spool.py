@@ -4,15 +4,19 @@ import functools as ft
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from lox._core.collect import Collect
 from lox._core.interpreter import Interpreter
 from lox._core.log import check_function
 from lox._core.options import check_positive, check_prefix, listening, selection
 from lox._core.transform import transformed
+from lox._core.when import check_when
 from lox._logdict.logdict import logdict
 from lox._rows.reductions import Reduction, reduction_named
 from lox._rows.rows import Rows
-from lox._rows.side_by_side import told_apart
+from lox._rows.side_by_side import name_entries
 
 
 def spool(
@@ -25,6 +29,8 @@ def spool(
     prefix: str = "",
     *,
     capacity: int | None = None,
+    when: Callable[[logdict], Any] | None = None,
+    differentiable: bool = False,
 ) -> Callable[..., tuple[Any, logdict]]:
     """Make `fun` also return what it logs.
 
@@ -33,7 +39,9 @@ def spool(
     of execution. Where some rows may not have been logged, because a branch was not
     taken, `logs.valid[key]` says which were.
 
-    Logs carry no derivatives: whatever is logged, the gradients of `fun` stay as they are.
+    Logs carry no derivatives: whatever is logged, the gradients of `fun` stay as they are,
+    and what you compute from the logs has a gradient of zero. If the logs are a part of
+    your loss, use `differentiable=True`.
 
     Args:
         fun: Any JAX function. It may contain `jit`, `scan`, `cond`, `vmap` and `grad`.
@@ -45,11 +53,17 @@ def spool(
         interval: Keep rows 0, k, 2k, ... of each key only.
         reduce: Combine all rows of a key into one value while the program runs, in
             constant memory: `"mean"`, `"sum"`, `"min"`, `"max"`, `"first"`, `"last"`,
-            `"count"`, `"std"`, `"var"`, a `lox.Reduction`, or a mapping from key to one of
-            them. It overrides what the calls of `log` ask for.
+            `"count"`, `"std"`, `"var"`, `"histogram"`, a `lox.Reduction`, or a mapping from
+            key to one of them. It overrides what the calls of `log` ask for.
         prefix: Put before each key.
         capacity: How many rows to keep of a loop of unknown length: the last ones, with
             `logs.valid` for those that exist, and `logs.count` for how many there were.
+        when: Collect a record only if this function of it is true, such as
+            `lambda logs: logs["loss"] > 5` or `lox.nonfinite`. It is asked on the device,
+            for each record and each example; `logs.valid` says where it was true.
+        differentiable: Let the logs carry derivatives, so that a loss can be logged deep
+            inside and added outside: `loss + 0.01 * logs["balance"].sum()`. What is logged
+            in a function with a `custom_jvp` or `custom_vjp` rule still carries none.
 
     Returns:
         A function returning the pair of `fun`'s output and a `logdict`.
@@ -69,6 +83,7 @@ def spool(
     check_function("lox.spool", fun)
     check_prefix(prefix)
     check_positive(interval=interval, capacity=capacity)
+    check_when("lox.spool", when)
     handler = Collect(
         keys=selection(argnames, "argnames"),
         tags=selection(tags, "tags"),
@@ -76,6 +91,9 @@ def spool(
         reduce=_reductions(reduce),
         interval=interval,
         capacity=capacity,
+        when=when,
+        differentiable=differentiable,
+        buffers=True,
     )
     options = handler, prefix
     spooled = ft.partial(spool_into, ft.partial(_logs, prefix), handler)
@@ -96,8 +114,14 @@ def spool_into(
 
 
 def _logs(prefix: str, entries: dict[str, Rows]) -> logdict:
-    logs = logdict.of(told_apart(entries))
+    arrays = {key: rows.replace(value=_arrays(rows.value)) for key, rows in entries.items()}
+    logs = logdict.of(name_entries(arrays))
     return logs.prefix(prefix) if prefix else logs
+
+
+def _arrays(value: Any) -> Any:
+    """Return a value whose constants, too, are arrays of JAX."""
+    return jax.tree.map(lambda x: x if isinstance(x, jax.Array) else jnp.asarray(x), value)
 
 
 def _reductions(given: Any) -> tuple[tuple[str | None, Any], ...]:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.core import Tracer, eval_jaxpr
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from lox._core.record import is_array
-from lox._jax import sharding
+from lox._jax import sharding, tracing
 from lox._jax.equations import close
 
 Program = ClosedJaxpr | Jaxpr
@@ -26,8 +27,9 @@ class Staged:
     leaves: Sequence[Any]
 
     def __call__(self, *leaves: Any) -> Any:
-        jaxpr = self.jaxpr
-        return self.output(eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *leaves))
+        outs = eval_jaxpr(self.jaxpr.jaxpr, self.jaxpr.consts, *leaves)
+        # JAX returns an output that is always True as a Python bool, which has no shape.
+        return self.output([np.asarray(x) if isinstance(x, bool) else x for x in outs])
 
     def run(self) -> Any:
         """Evaluate it with the inputs that it was staged for."""
@@ -175,7 +177,7 @@ def trace(fun: Callable, *args: Any, **kwargs: Any) -> Traced:
     others, traced, out_tree = result
 
     def output(values: list) -> Any:
-        each = iter(values)
+        each = map(tracing.returned_array, values, jaxpr.out_avals)
         merged = [next(each) if t else x for t, x in zip(traced, others, strict=True)]
         return jax.tree.unflatten(out_tree, merged)
 

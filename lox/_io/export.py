@@ -3,8 +3,10 @@
 import os
 from typing import Any
 
-from lox._io.save import key_words
+from lox._io.flush_first import flush_first
+from lox._io.save import words_of
 from lox.loggers.base import BaseLogger
+from lox_host.run_key import run_key
 from lox_host.store import open_store
 from lox_host.writer import Writer
 from lox_host.writers.replay import read_recording, replay
@@ -37,7 +39,8 @@ def export(path: str | os.PathLike, to: BaseLogger | Writer, *, key: Any = None)
         writers = [(back_end.writer, back_end.worker) for back_end in to._host.back_ends]
     else:
         writers = [(_check_writer(to), None)]
-    words = None if key is None else tuple(key_words(key).tolist())
+    words = None if key is None else run_key(words_of(key).tolist())
+    flush_first(path)
     # All of it is read before anything is written: it may be written to the same store.
     recordings = []
     for reader in open_store(path):

@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.random import wrap_key_data
 
-from lox._io.save import key_words
+from lox._io.flush_first import flush_first
+from lox._io.save import words_of
 from lox._logdict.logdict import logdict
 from lox._rows.rows import Rows
+from lox_host.run_key import run_key
 from lox_host.store import (
     KeyRows,
     Path,
@@ -34,8 +36,8 @@ def load(
     """Load the logs of a run: of its newest session, or of the one that is asked for.
 
     Values are NumPy arrays, typed PRNG keys are what they were. Nothing else is read than
-    the keys that are asked for, and no code from the files is run. This also works while
-    another process writes.
+    the keys that are asked for, and no code from the files is run. What this process has
+    logged to the store so far is written first, and another process may go on writing.
 
     Args:
         path: The folder of the store.
@@ -59,7 +61,8 @@ def load(
         {'loss': 0.5}
     """
     wanted = [argnames] if isinstance(argnames, str) else argnames
-    words = None if key is None else tuple(key_words(key).tolist())
+    words = None if key is None else run_key(words_of(key).tolist())
+    flush_first(path)
     logs = _load(path, wanted, words, session)
     if len(logs) == 1:
         return logdict.of({key: _rows(own) for key, own in logs[0].items()})

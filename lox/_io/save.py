@@ -16,6 +16,7 @@ from lox._core.record import Delivery
 from lox._jax import sharding
 from lox._logdict.logdict import logdict
 from lox._rows.rows import key_data, without_keys
+from lox._runs.key_words import key_words
 from lox._runs.to_blocks import (
     Impls,
     flatten_examples,
@@ -27,14 +28,15 @@ from lox._stream.callbacks import awaited, call_soon, callback_thread
 from lox._stream.emit import emit
 from lox._stream.packet import Packet
 from lox._stream.token import last_token
-from lox_host.store import Session, begin_session, check_mode
+from lox_host.run_key import run_key, run_name
+from lox_host.store import check_mode, save_runs
 from lox_host.writer import Run
 
 
 def save(
     logs: Mapping[str, Any], path: str | os.PathLike, mode: str = "a", key: Any = None
 ) -> None:
-    """Save logs to a store, as a session of their own.
+    """Save logs to a store: add them to a run, or replace it.
 
     Rows that were not really logged are left out, as by `logs.compact()`. Under `jit` this
     is done while the program runs, and `lox.barrier` waits for it. Under `vmap` each
@@ -43,14 +45,20 @@ def save(
     Args:
         logs: The logs.
         path: The folder of the store. It is made if it is not there.
-        mode: `"a"` adds to what is there, `"w"` removes what lox wrote there before, `"x"`
-            raises if there is a store.
-        key: The PRNG key of the run that the logs belong to.
+        mode: `"a"` adds the rows to the run, `"w"` replaces the run, `"x"` raises if there
+            is a store. Runs of other keys stay as they are.
+        key: The PRNG key of the run that the logs belong to, or a number.
+
+    Raises:
+        RuntimeError: If a logger is still writing the run.
 
     Example:
         >>> lox.save(lox.logdict({"loss": 0.5}, step={"loss": 3}), "results")
         >>> lox.load("results")
         {'loss': 0.5}
+        >>> lox.save(lox.logdict({"loss": 0.25}, step={"loss": 4}), "results")
+        >>> lox.load("results")["loss"].tolist()
+        [0.5, 0.25]
     """
     rows = loggable(logs).rows()
     plain = {name: without_keys(key_rows) for name, key_rows in rows.items()}
@@ -58,7 +66,7 @@ def save(
     check_mode(mode)
     folder = os.path.abspath(os.path.expanduser(path))
     to_store = SaveOnHost(folder, mode, tuple(rows), impls)
-    delivery = Delivery(logs=logdict.of(plain), run=key_words(key))
+    delivery = Delivery(logs=logdict.of(plain), run=words_of(key))
     if all(map(_is_known, jax.tree.leaves(delivery))):
         to_store.save(jax.tree.map(np.asarray, delivery))
     else:
@@ -98,7 +106,7 @@ class SaveOnHost:
             self.save(delivery)
 
     def save(self, delivery: Delivery) -> None:
-        """Save the logs of each example that logged, a run each, as one session."""
+        """Save the logs of each example that logged, a run each."""
         batch, valid, process = delivery.batch, delivery.valid, jax.process_index()
         # Without a PRNG key, the index of an example is its key.
         index = np.moveaxis(np.indices(batch, np.int64), 0, -1)
@@ -106,18 +114,25 @@ class SaveOnHost:
         keys = flatten_examples({"key": words}, len(batch), valid)["key"]
         rows = flatten_logs(delivery.logs, len(batch), valid)
         job = sharding.agree_on("lox/job", secrets.token_hex(4))
-        session = Session(begin_session(self.path, self.mode, process, job))
+        runs = []
         for i, data in enumerate(keys):
-            key = tuple(data.tolist())
-            name = "-".join(map(str, key)) or "saved"
-            run = Run(i, name, key, {}, time.time(), job, process, job)
-            session.open(run, self.keys)
-        session.append(to_blocks(rows, np.arange(len(keys)), dict(self.impls)))
-        session.end()
+            key = run_key(data.tolist())
+            name = run_name(key) or "saved"
+            runs.append(Run(i, name, key, {}, time.time(), job, process, job))
+        blocks = to_blocks(rows, np.arange(len(keys)), dict(self.impls))
+        save_runs(self.path, self.mode, runs, self.keys, blocks)
 
 
-def key_words(key: Any) -> np.ndarray | jax.Array:
-    """Return the data of a PRNG key, typed or not. None has none."""
+def words_of(key: Any) -> np.ndarray | jax.Array:
+    """Return the words of a PRNG key, of its data, or of a number. None has none."""
+    if isinstance(key, str):
+        raise TypeError(
+            f"`key` is {key!r}, a text. Give the PRNG key of the run, or a number; "
+            "`lox.runs(path)` lists the runs of a store with their names and keys."
+        )
+    words = None if key is None else key_words(key)
+    if words is not None:
+        return words
     data = () if key is None else key_data(key)
     data = data if isinstance(data, jax.Array) else np.asarray(data)
     return data.reshape(-1).astype(np.uint32)

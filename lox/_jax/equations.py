@@ -30,6 +30,12 @@ def close(jaxpr: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
     return jaxpr if hasattr(jaxpr, "consts") else ClosedJaxpr(jaxpr, ())
 
 
+def with_debug_info_of(jaxpr: ClosedJaxpr, other: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a program that names its inputs and outputs as another one does."""
+    named = jaxpr.jaxpr.replace(debug_info=other.jaxpr.debug_info)
+    return jaxpr.replace(jaxpr=named)
+
+
 def constants_as_inputs(jaxpr: Jaxpr) -> Jaxpr:
     """Return an open jaxpr that takes its constants as first inputs."""
     return convert_constvars_jaxpr(jaxpr)
@@ -96,7 +102,11 @@ def key_name(dtype: Any) -> str:
 
 
 def jaxprs_in(params: Any) -> Iterator[Jaxpr]:
-    """Yield the programs in the parameters of an equation, however deep they are."""
+    """Yield the programs in the parameters of an equation, however deep they are.
+
+    A program is in there itself: `jaxprs_in(jaxpr)` yields it.
+    """
+    # Closed ones have both. JAX has several classes of each, so ask for attributes.
     if hasattr(params, "eqns") and hasattr(params, "jaxpr"):
         yield params.jaxpr
     elif hasattr(params, "eqns"):
@@ -107,8 +117,10 @@ def jaxprs_in(params: Any) -> Iterator[Jaxpr]:
     elif isinstance(params, tuple | list):
         for value in params:
             yield from jaxprs_in(value)
-    elif isinstance(params, JaxprEqn) or hasattr(params, "expand"):
+    elif hasattr(params, "expand"):  # a primitive of hijax with parameters of its own
         yield from jaxprs_in(params.params)
+    elif isinstance(params, jax.stages.Traced):  # in a primitive of `hijax`
+        yield from jaxprs_in(params.jaxpr)
 
 
 def primitive_name(eqn: JaxprEqn) -> str:
@@ -125,6 +137,8 @@ def inner_jit_options(params: Params) -> Options:
 
     They are hashable, so that rules can keep one jitted function per set of options.
     """
+    # The interpreter is the first argument, and the logs are the second output: what the
+    # equation says of its inputs and outputs moves by one.
     donated = [i + 1 for i, is_donated in enumerate(params["donated_invars"]) if is_donated]
     options = {
         "donate_argnums": tuple(donated),
@@ -144,6 +158,7 @@ def inner_jit_options(params: Params) -> Options:
 
 def jit_with(fun: Callable, options: Options) -> Callable:
     """Jit a function with the result of `inner_jit_options`."""
+    # Lists and dictionaries were tuples, to be hashable.
     given = dict(options)
     if "out_shardings" in given:
         outs, logs = given["out_shardings"]
@@ -155,6 +170,7 @@ def jit_with(fun: Callable, options: Options) -> Callable:
 
 def _formats(shardings: Sequence[Any], layouts: Sequence[Any]) -> tuple:
     """Return shardings and layouts as `jax.jit` takes them; None leaves it open."""
+    # JAX marks what the user has left open with a sentinel, which `jit` does not take.
     known = [s if isinstance(s, jax.sharding.Sharding) else None for s in shardings]
     pairs = zip(known, layouts, strict=True)
     return tuple(s if layout is None else Format(layout, s) for s, layout in pairs)
@@ -166,6 +182,7 @@ def split_subfunctions(
     """Return the functions that a call is bound with, and its operands."""
     if "subfuns" in params:  # JAX >= 0.9.2
         return list(params["subfuns"]), list(args)
+    # Until then, the functions are operands, before all others.
     functions = list(it.takewhile(lambda x: isinstance(x, WrappedFun), args))
     return functions, list(args[len(functions) :])
 

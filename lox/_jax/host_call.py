@@ -47,6 +47,7 @@ def portable_call(
         return token
 
     makes_host_calls(deliver.__code__)
+    # The token comes back from the host, so nothing can use it before.
     form = jax.ShapeDtypeStruct(token.shape, token.dtype)
     return jax.experimental.io_callback(deliver, form, token, *args)
 
@@ -66,6 +67,7 @@ def cpu_call(
         return ()
 
     makes_host_calls(deliver.__code__)
+    # The program knows the function by its number, and keeps it alive.
     module = context.module_context
     module.add_host_callback(deliver)
     form = jax.ShapeDtypeStruct(token.shape, token.dtype)

@@ -3,7 +3,7 @@
 JAX has rules for what its transformations do to an equation. For a few equations lox must
 know more than a rule of its own primitive tells it: which examples of a batch take a
 branch, or which of two runs of a loop is the real one. There it wraps the function that
-JAX calls, and steps aside at once if the program holds no logs.
+JAX calls, and calls JAX's own at once if the program holds no logs.
 
 The table says what is wrapped, and why. The wrappers live in the modules that know what
 to do, most of them in `lox._core.rules`, and are declared there:
@@ -71,7 +71,7 @@ class Patch:
         return pkgutil.resolve_name(f"{module}:{'.'.join(owners)}"), name
 
     def apply(self, wrapper: Callable) -> None:
-        """Let `wrapper(original, *args, **params)` stand before the original function."""
+        """Replace the original function by `wrapper(original, *args, **params)`."""
         owner, name = self.locate()
         if isinstance(owner, dict):
             owner[name] = _wrapped(owner.get(name), wrapper)
@@ -106,6 +106,14 @@ PATCHES = (
         change="Gives the logs in the loop a mask that says which examples are still "
         "running.",
         issue=20628,
+    ),
+    Patch(
+        name="order of prints",
+        target="jax._src.interpreters.pxla:lower_sharding_computation",
+        without="Records that nothing collects are printed in any order around branches, "
+        "loops and calls.",
+        change="Puts the host calls of a program that prints in the order of the program, "
+        "before it is lowered.",
     ),
     Patch(
         name="shard_map under vmap",
@@ -144,6 +152,13 @@ PATCHES = (
         key="jax.extend.core.primitives:while_p",
         without="The same inside `jit` and `jax.checkpoint`.",
         change="Removes the logs from the second run.",
+    ),
+    Patch(
+        name="transposed operators",
+        target="jax._src.lax.control_flow.solves:_transpose_one_output",
+        without="JAX transposes the operator of a `custom_linear_solve` (of `gmres` and "
+        "`bicgstab`, too) whether it needs that or not, and fails if the operator logs.",
+        change="Leaves logs out of the transpose.",
     ),
     Patch(
         name="custom_vjp in silence",
@@ -218,6 +233,7 @@ ADDITIONS = (
             "jax.interpreters.ad:primitive_transposes",
             "jax.interpreters.batching:fancy_primitive_batchers",
             "jax.interpreters.batching:primitive_batchers",
+            "jax.experimental.jet:jet_rules",
             "jax.interpreters.mlir:_lowerings",
             "jax.interpreters.mlir:_platform_specific_lowerings",
         ),

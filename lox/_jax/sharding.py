@@ -103,21 +103,25 @@ def lower_per_device(
         outs = fun(number, *args)
         if sender is None:
             return outs
+        # A sum in which all terms but one are zero hands the one to all devices.
         sent = [jnp.where(number == sender, x, jnp.zeros_like(x)) for x in outs]
         return jax.lax.psum(sent, mesh.axis_names)
 
-    each = jax.shard_map(numbered, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)
+    # Inputs and outputs are whole on every device: `P()` mentions no axis of the mesh.
+    mapped = jax.shard_map(
+        numbered, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False
+    )
 
-    def on_each(*args):
+    def on_each_device(*args):
         # Without the barrier, XLA would gather the program's own array for good.
         copies = [jax.lax.optimization_barrier(x) for x in args]
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
-            return each(*copies)
+            return mapped(*copies)
 
     # The types must not mention their shardings, which are over another mesh.
     ins, outs = map(_unsharded, (context.avals_in, context.avals_out))
     context = context.replace(avals_in=ins, avals_out=outs)
-    return mlir.lower_fun(on_each, multiple_results=True)(context, *args)
+    return mlir.lower_fun(on_each_device, multiple_results=True)(context, *args)
 
 
 def _unsharded(avals: Sequence[Any]) -> list[ShapedArray]:
@@ -141,6 +145,7 @@ def _explicit_sharding(x: Shaped) -> tuple[Any, list]:
     """Return the mesh of an explicitly sharded array, or None, and how each axis is."""
     typed = x if isinstance(x, jax.ShapeDtypeStruct | np.ndarray) else jax.typeof(x)
     sharding: Any = getattr(typed, "sharding", None)
+    # A spec may be shorter than the shape: the rest is not sharded.
     axes = list(getattr(sharding, "spec", ()))
     if not any(axis is not None for axis in axes):
         return None, [None] * np.ndim(x)
@@ -150,7 +155,11 @@ def _explicit_sharding(x: Shaped) -> tuple[Any, list]:
 def abstract_array(
     shape: tuple[int, ...], dtype: DTypeLike, like: Shaped, axes: Sequence[int | None]
 ) -> jax.ShapeDtypeStruct:
-    """Return the type of an array; `axes[i]` is the axis of `like` that axis i is like."""
+    """Return the type of an array; `axes[i]` is the axis of `like` that axis i is like.
+
+    It says nothing of varying axes: those may be different in another part of the program,
+    which the type is for.
+    """
     mesh, sharded = _explicit_sharding(like)
     if mesh is None:
         return jax.ShapeDtypeStruct(shape, dtype)
@@ -160,17 +169,10 @@ def abstract_array(
     )
 
 
-def abstract_like(x: Shaped) -> jax.ShapeDtypeStruct:
-    """Return the type of an array with its explicit sharding, but not its varying axes.
-
-    Those may be different in another part of the program, which the type is for.
-    """
-    return abstract_array(x.shape, x.dtype, x, range(x.ndim))
-
-
 def shard_like(x: jax.Array, like: Shaped) -> jax.Array:
     """Return the array with the explicit sharding of another one."""
     (mesh, wanted), (old_mesh, axes) = _explicit_sharding(like), _explicit_sharding(x)
+    # To take a sharding away, the mesh that it is over must be known, too.
     mesh = mesh or old_mesh
     if axes == wanted or mesh is None:
         return x
@@ -193,6 +195,7 @@ def once_per_device(fun: Callable) -> Callable:
         is_first = sum(index[0] for index in indices) == 0
         return jax.lax.cond(is_first, lambda: fun(token, *args), lambda: [token])
 
+    # Each device gets its part of these, the number that it has along an axis.
     indices = [np.arange(mesh.shape[axis], dtype=np.int32) for axis in axes]
     return lambda *args: jax.shard_map(
         run,
@@ -311,6 +314,7 @@ def is_addressable(x: object) -> bool:
 
 def is_first_process(arrays: Sequence[jax.Array]) -> bool:
     """Tell whether this is the first of the processes that have a part in the arrays."""
+    # An array may be on the devices of some processes only.
     devices = (device for x in arrays for device in x.sharding.device_set)
     return jax.process_index() == min(device.process_index for device in devices)
 

@@ -86,6 +86,7 @@ def _variables(eqn: JaxprEqn, args: Sequence[ArrayLike]) -> Env:
 
 def evaluate(jaxpr: Jaxpr, eqns: list[JaxprEqn], outvars: list[Var], env: Env) -> list:
     """Evaluate some equations of `jaxpr` and return the values of `outvars`."""
+    # What the equations read but do not compute are the inputs.
     defined: set[Var] = set()
     invars: dict[Var, None] = {}  # a set that keeps its order
     for eqn in eqns:
@@ -131,6 +132,7 @@ def _restage(
     trace: DynamicJaxprTrace, eqns: list[JaxprEqn], outvars: list[Var], env: Env
 ) -> list:
     """Copy the equations into the program that is being traced."""
+    # The name stack is that of the place where they are copied to, and then their own.
     here = source_info_util.current()
     tracers: Env = {v: trace.to_jaxpr_tracer(x, source_info=here) for v, x in env.items()}
     for eqn in eqns:
@@ -180,13 +182,33 @@ def literal_value(literal: Literal) -> ArrayLike:
     dtype: Any = literal.aval.dtype  # pyright: ignore[reportAttributeAccessIssue]
     if jax.dtypes.canonicalize_dtype(dtype) == dtype:
         return np.asarray(literal.val, dtype)
-    with _enable_x64(True):
+    with _enabled(dtype):
         return jnp.asarray(literal.val, dtype)
+
+
+def _enabled(dtype: Any) -> contextlib.AbstractContextManager:
+    """Enable 64 bits in here if an array of this dtype needs them."""
+    is_enabled = jax.dtypes.canonicalize_dtype(dtype) == dtype
+    return contextlib.nullcontext() if is_enabled else _enable_x64(True)
 
 
 def plain_array(x: ArrayLike) -> ArrayLike:
     """Return a constant of a program as a NumPy array, and anything else as it is."""
     return np.asarray(x) if isinstance(x, _CONSTANTS) else x
+
+
+def returned_array(x: Any, aval: AbstractValue) -> Any:
+    """Return an output of a program as the array that its function would return.
+
+    An output that depends on no input may be a constant or a literal, and then it is no
+    `jax.Array`. JAX has arrays of weak type for numbers of Python.
+    """
+    if not isinstance(x, (*_CONSTANTS, np.ndarray, np.generic, bool, int, float, complex)):
+        return x
+    array = np.asarray(x, aval.dtype)  # pyright: ignore[reportAttributeAccessIssue]
+    is_weak = getattr(aval, "weak_type", False)
+    with _enabled(array.dtype):
+        return jnp.asarray(array.item() if is_weak else array)
 
 
 _CONSTANTS = tuple(

@@ -1,4 +1,20 @@
-"""The container of logged values and of what is known about them."""
+"""`logdict`: logged values by key, and what is known about them.
+
+A `logdict` is a `dict` of values. Beside each value it keeps the `Rows` that the value is
+part of, with steps, masks and tags; `logs.rows()` puts the two together.
+
+It is a pytree, too. Its children are the values, for users who map over them, and one more
+that holds the arrays of all steps and masks, each of them once (see `sharing.py`):
+
+    logdict({"a": x, "b": y}, step={"a": i})
+
+    children    x, y, meta = [({"step": i}, None, {}, None), ({}, None, {}, None)]
+    form        keys, static fields of the rows, owners of what is in meta
+
+Logs leave a jitted function in each call of it, and most users look at the values alone.
+So `tree_unflatten` fills in the values and puts the rest aside, and the rows are made when
+somebody asks for them.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -17,44 +33,51 @@ from lox._logdict.xarray import to_xarray
 from lox._rows.reduce_rows import reduce_rows
 from lox._rows.reductions import Reduction
 from lox._rows.rows import Rows
+from lox._rows.types import AnyArray, PyTree
 from lox_host.display.values import short
 
 
-class Steps(dict[str, Any]):
+class Steps(dict[str, AnyArray]):
     """One step for each key that has it; `valid` masks the rows that do not."""
 
-    valid: dict[str, Any]
+    valid: dict[str, AnyArray]
 
-    def __init__(self, values: Mapping[str, Any] = {}, valid: Mapping[str, Any] = {}):
+    def __init__(
+        self, values: Mapping[str, AnyArray] = {}, valid: Mapping[str, AnyArray] = {}
+    ):
         super().__init__(values)
         self.valid = dict(valid)
 
 
 @jax.tree_util.register_pytree_with_keys_class
-class logdict(dict[str, Any]):
+class logdict(dict[str, PyTree]):
     """Logged values by key: a `dict` and a pytree, its keys in the order of logging.
 
     `logs.step["loss"]` are the steps of `logs["loss"]`; any name that was given to
     `log` as a keyword is such an attribute.
 
     Args:
-        data: A mapping from keys to values.
+        data: A mapping from keys to values. Without it, the keywords are the values, as
+            those of a `dict`.
         **steps: For each name of a step, a mapping from keys to steps.
 
     Example:
         >>> logs = lox.logdict({"loss": 0.5}, step={"loss": 3})
         >>> logs, logs.step["loss"]
         ({'loss': 0.5}, 3)
+        >>> lox.logdict(loss=0.5)
+        {'loss': 0.5}
     """
 
-    # Most logs that leave a jitted function are asked for their values alone: their rows
-    # are made when somebody asks for more.
+    # The rows if they have been made, or else one of two ways to make them.
     _made_rows: dict[str, Rows] | None = None
     _make_rows: Callable[[], dict[str, Rows]]
-    _parts: tuple[tuple, Any] | None = None
+    _parts: tuple[tuple, tuple] | None = None
 
-    def __init__(self, data: Any = (), /, **steps: Mapping[str, Any]):
+    def __init__(self, data: Any = None, /, **steps: Any):
         super().__init__()
+        if data is None:
+            data, steps = steps, {}
         self._made_rows = {}
         for key, value in dict(data).items():
             key_steps = {name: step[key] for name, step in steps.items() if key in step}
@@ -63,7 +86,7 @@ class logdict(dict[str, Any]):
 
     @classmethod
     def of(cls, rows: Mapping[str, Rows]) -> "logdict":
-        """The logs that hold `rows`."""
+        """Return the logs that hold `rows`."""
         logs = cls()
         logs._rows.update(rows)
         for key, key_rows in rows.items():
@@ -72,20 +95,20 @@ class logdict(dict[str, Any]):
 
     @classmethod
     def later(
-        cls, values: Iterable[tuple[str, Any]], rows: Callable[[], dict[str, Rows]]
+        cls, values: Iterable[tuple[str, PyTree]], rows: Callable[[], dict[str, Rows]]
     ) -> "logdict":
-        """The logs that hold `rows()`, called when more than the values is asked for."""
+        """Return logs that call `rows()` when they are asked for more than their values."""
         logs = cls.__new__(cls)
         dict.update(logs, values)
         logs._make_rows = rows
         return logs
 
     def rows(self) -> dict[str, Rows]:
-        """The rows of each key, as they are now."""
+        """Return the rows of each key, with the values that it has now."""
         return {key: _with_value(self._rows[key], value) for key, value in self.items()}
 
     @property
-    def data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, PyTree]:
         """The values alone, as a plain `dict`."""
         return dict(self)
 
@@ -96,16 +119,16 @@ class logdict(dict[str, Any]):
         return {name: self._step(name) for name in names}
 
     @property
-    def valid(self) -> dict[str, Any]:
+    def valid(self) -> dict[str, AnyArray]:
         """Which rows were really logged, for the keys where some may not have been."""
-        every = self._rows.items()
-        return {key: rows.valid for key, rows in every if rows.valid is not None}
+        by_key = self._rows.items()
+        return {key: rows.valid for key, rows in by_key if rows.valid is not None}
 
     @property
-    def count(self) -> dict[str, Any]:
+    def count(self) -> dict[str, AnyArray]:
         """How many rows there were, for the keys of which only the last are kept."""
-        every = self._rows.items()
-        return {key: rows.count for key, rows in every if rows.count is not None}
+        by_key = self._rows.items()
+        return {key: rows.count for key, rows in by_key if rows.count is not None}
 
     @property
     def tags(self) -> dict[str, tuple[str, ...]]:
@@ -125,7 +148,7 @@ class logdict(dict[str, Any]):
         """
         return Slice(self.rows(), logdict.of)
 
-    def filter(self, keep: Callable[[str, Any], Any]) -> "logdict":
+    def filter(self, keep: Callable[[str, PyTree], Any]) -> "logdict":
         """Keep the keys for which `keep(key, value)` is true.
 
         Example:
@@ -184,7 +207,7 @@ class logdict(dict[str, Any]):
         return logdict.of(reduce_rows(self.rows(), reduce))
 
     def to_numpy(self) -> "logdict":
-        """The same logs with NumPy arrays; typed PRNG keys become their key data.
+        """Return the same logs with NumPy arrays, typed PRNG keys as their data.
 
         Example:
             >>> logs = lox.logdict({"x": jnp.arange(3)}).to_numpy()
@@ -193,25 +216,25 @@ class logdict(dict[str, Any]):
         """
         return logdict.of(to_numpy(self.rows()))
 
-    # Each of these stands with its docstring in a file of its own.
+    # Each of these has a file of its own.
     to_pandas = to_pandas
     to_polars = to_polars
     to_xarray = to_xarray
     plot = plot
 
     def copy(self) -> "logdict":
-        """A shallow copy."""
+        """Return a shallow copy."""
         return logdict.of(self.rows())
 
     def __add__(self, other: "logdict") -> "logdict":
-        """The logs of two functions that run one after the other."""
+        """Return the logs of two functions that run one after the other."""
         if not isinstance(other, logdict):
             return NotImplemented
         first, second = self.rows(), other.rows()
         joined = {k: join(k, first[k], second[k]) for k in first if k in second}
         return logdict.of({**first, **second, **joined})
 
-    def __or__(self, other: Mapping[str, Any]) -> "logdict":  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __or__(self, other: Mapping[str, PyTree]) -> "logdict":  # pyright: ignore[reportIncompatibleMethodOverride]
         if not isinstance(other, Mapping):
             return NotImplemented
         other = other if isinstance(other, logdict) else logdict(other)
@@ -221,7 +244,8 @@ class logdict(dict[str, Any]):
         self.update(other)
         return self
 
-    def __setitem__(self, key: str, value: Any) -> None:
+    def __setitem__(self, key: str, value: PyTree) -> None:
+        # A value of the same form replaces that of all rows, which keep their steps.
         rows = self._rows.get(key)
         same_form = rows is not None and _ndims(rows.value) == _ndims(value)
         self._rows[key] = rows.replace(value=value) if same_form else _single(value, {})  # pyright: ignore[reportOptionalMemberAccess]
@@ -232,12 +256,13 @@ class logdict(dict[str, Any]):
         del self._rows[key]
 
     def update(self, *args: Any, **kwargs: Any) -> None:
+        # Other logs bring their steps along, a plain mapping has none.
         other = args[0] if args and isinstance(args[0], logdict) else logdict()
         for key, value in dict(*args, **kwargs).items():
             self[key] = value
         self._rows.update(other.rows())
 
-    def setdefault(self, key: str, default: Any = None) -> Any:
+    def setdefault(self, key: str, default: PyTree = None) -> PyTree:
         if key not in self:
             self[key] = default
         return self[key]
@@ -246,7 +271,7 @@ class logdict(dict[str, Any]):
         self._rows.pop(key, None)
         return super().pop(key, *default)
 
-    def popitem(self) -> tuple[str, Any]:
+    def popitem(self) -> tuple[str, PyTree]:
         key, value = super().popitem()
         del self._rows[key]
         return key, value
@@ -256,10 +281,9 @@ class logdict(dict[str, Any]):
         self._rows.clear()
 
     def __getattr__(self, name: str) -> Steps:
-        every = self._rows.values()
-        if any(name in rows.steps for rows in every):
+        names = sorted({step for rows in self._rows.values() for step in rows.steps})
+        if name in names:
             return self._step(name)
-        names = sorted({step for rows in every for step in rows.steps})
         raise AttributeError(
             f"These logs have no step {name!r}; their steps are {names}."
             if names
@@ -272,6 +296,7 @@ class logdict(dict[str, Any]):
 
     __str__ = __repr__
 
+    # Without this, `pickle` would restore the values only.
     def __reduce__(self):
         return logdict.of, (self.rows(),)
 
@@ -282,21 +307,22 @@ class logdict(dict[str, Any]):
         return jax.tree.map(lambda x: x.copy() if hasattr(x, "copy") else x, self)
 
     def _step(self, name: str) -> Steps:
-        every = self._rows.items()
+        by_key = self._rows.items()
         return Steps(
-            {key: rows.steps[name] for key, rows in every if name in rows.steps},
-            {key: rows.masks[name] for key, rows in every if name in rows.masks},
+            {key: rows.steps[name] for key, rows in by_key if name in rows.steps},
+            {key: rows.masks[name] for key, rows in by_key if name in rows.masks},
         )
 
     def tree_flatten(self) -> tuple[list, tuple]:
+        # Logs that only pass through are flattened as they came.
         if self._made_rows is None and self._parts and self._parts[0][0] == tuple(self):
             form, (*_, meta) = self._parts
             return [*self.values(), meta], form
         rows = self.rows()
-        values = [own.value for own in rows.values()]
-        meta, owners = share([own.arrays() for own in rows.values()])
-        forms = tuple(own.form() for own in rows.values())
-        return [*values, meta], (tuple(rows), forms, owners)
+        values = [key_rows.value for key_rows in rows.values()]
+        meta, owners = share([key_rows.arrays() for key_rows in rows.values()])
+        static_fields = tuple(key_rows.static_fields() for key_rows in rows.values())
+        return [*values, meta], (tuple(rows), static_fields, owners)
 
     def tree_flatten_with_keys(self) -> tuple[list, tuple]:
         children, form = self.tree_flatten()
@@ -304,7 +330,7 @@ class logdict(dict[str, Any]):
         return list(zip(keys, children, strict=True)), form
 
     @classmethod
-    def tree_unflatten(cls, form: tuple, children: Any) -> "logdict":
+    def tree_unflatten(cls, form: tuple, children: Iterable[PyTree]) -> "logdict":
         logs = cls.__new__(cls)
         logs._parts = form, (*children,)
         dict.update(logs, zip(form[0], logs._parts[1], strict=False))  # the last is meta
@@ -318,6 +344,7 @@ class logdict(dict[str, Any]):
         return self._made_rows
 
 
+# So that `jax.export` can write down a function that takes or returns logs.
 export.register_pytree_node_serialization(
     logdict,
     serialized_name="lox.logdict",
@@ -326,21 +353,25 @@ export.register_pytree_node_serialization(
 )
 
 
-def _rows_of(form: tuple, children: Any) -> dict[str, Rows]:
-    keys, forms, owners = form
+def _rows_of(form: tuple, children: tuple) -> dict[str, Rows]:
+    """Build the rows of logs from what `tree_flatten` made of them."""
+    keys, static_fields, owners = form
     *values, meta = children
-    each = zip(keys, values, unshare(meta, owners), forms, strict=True)
-    return {key: form[0](value, *arrays, *form[1:]) for key, value, arrays, form in each}
+    parts = zip(keys, values, unshare(meta, owners), static_fields, strict=True)
+    return {
+        key: kind(value, *arrays, *fields) for key, value, arrays, (kind, *fields) in parts
+    }
 
 
-def _with_value(rows: Rows, value: Any) -> Rows:
+def _with_value(rows: Rows, value: PyTree) -> Rows:
     return rows if rows.value is value else rows.replace(value=value)
 
 
-def _single(value: Any, steps: dict[str, Any]) -> Rows:
+def _single(value: PyTree, steps: dict[str, AnyArray]) -> Rows:
+    """Return a single row."""
     leaves = jax.tree.leaves(value)
     return Rows(value=value, steps=steps, ndim=np.ndim(leaves[0]) if leaves else 0)
 
 
-def _ndims(value: Any) -> list[int]:
+def _ndims(value: PyTree) -> list[int]:
     return [np.ndim(leaf) for leaf in jax.tree.leaves(value)]

@@ -1,4 +1,12 @@
-"""Logs as NumPy arrays, and what other conversions need: their names and axes."""
+"""Logs as NumPy arrays, and what other conversions need: names of arrays and of axes.
+
+Tables, plots and writers are host code, which knows no `Rows`. They take `FlatRows`: the
+rows of a key with the axis of rows in front, whatever `vmap` put there, and all batch axes
+behind it.
+
+    rows    (*leading, [time,] *batch, ...)      (4, 100, 2)    4 seeds, 100 rows, a pair
+    flat    (rows, *examples, ...)               (100, 4, 2)
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Protocol
@@ -51,8 +59,8 @@ def flat_rows(rows: Mapping[str, Rows]) -> dict[str, FlatRows]:
 
 
 def _flat_rows(key: str, rows: Rows) -> FlatRows:
-    # (*lead, [time,] *batch, ...) -> (rows, *examples, ...)
-    first = rows.map(lambda x: np.moveaxis(x, rows.lead, 0) if rows.time else x[None])
+    # (*leading, [time,] *batch, ...) -> (rows, *leading, *batch, ...)
+    first = rows.map(lambda x: np.moveaxis(x, rows.leading, 0) if rows.time else x[None])
     return FlatRows(
         arrays=dict(leaves(key, first)),
         steps=first.steps,
@@ -65,5 +73,5 @@ def _flat_rows(key: str, rows: Rows) -> FlatRows:
 
 def sizes(rows: Rows) -> tuple[int, ...]:
     """Return the sizes of all batch axes, those in front of time first."""
-    front = np.shape(jax.tree.leaves(rows.value)[0])[: rows.lead]
+    front = np.shape(jax.tree.leaves(rows.value)[0])[: rows.leading]
     return (*front, *rows.batch)

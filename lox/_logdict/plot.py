@@ -1,5 +1,6 @@
 """`logs.plot()`: curves of logs against a step, drawn with matplotlib."""
 
+import functools as ft
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from lox._logdict.numpy import HasRows, flat_rows, to_numpy
 from lox_host.display.curves import BANDS, Curve, curves_of, scalar_steps
-from lox_host.display.panels import draw_panel, grid
+from lox_host.display.panels import add_legend, draw_panel, grid, label_axes
 from lox_host.extras import import_extra
 from lox_host.rows import FlatRows
 
@@ -26,8 +27,9 @@ def plot(  # noqa: D417
 ) -> "matplotlib.figure.Figure":
     """Draw the scalar keys against a step, each in a panel of its own.
 
-    Of a batch, the mean is drawn and a band around it, of the values that are finite.
-    If the examples have rows at different steps, their curves are averaged.
+    Of a batch, the mean is drawn and a band around it. Examples whose last value is not
+    finite are drawn on their own, up to a red mark, and have no part in the mean. If the
+    examples have rows at different steps, their curves are averaged.
 
     Args:
         keys: The key or keys to draw. Default: all real numbers that have rows.
@@ -54,18 +56,38 @@ def plot(  # noqa: D417
         raise ValueError(f"There is no band {band!r}. There are {names}.")
     curves = _curves(flat_rows(to_numpy(logs.rows(), "plot")), keys, x)
     if axes is None:
-        panels = grid(plt.figure(layout="constrained"), len(curves))
+        figure = plt.figure(FigureClass=_figure_class(), layout="constrained")
+        panels = grid(figure, len(curves))
     else:
-        panels = _given(axes, len(curves))
+        panels = _user_panels(axes, len(curves))
     for curve, ax in zip(curves, panels, strict=True):
         is_shared = len(curves) > 1 and panels.count(ax) > 1
         draw_panel(ax, curve.panel(band), curve.name if is_shared else None)
-        ax.set_xlabel(curve.step, parse_math=False)
+        label_axes(ax, curve.step, None if is_shared else curve.name)
         if is_shared:
-            ax.legend(frameon=False, fontsize="small")
-        else:
-            ax.set_ylabel(curve.name, parse_math=False)
+            add_legend(ax)
     return panels[0].figure  # pyright: ignore[reportReturnType]
+
+
+@ft.cache
+def _figure_class() -> "type[matplotlib.figure.Figure]":
+    """Return figures that a notebook shows once.
+
+    Notebooks show all figures that are open at the end of a cell, and close them. One that
+    is also what the last line of the cell returns would be there twice.
+    """
+    plt = import_extra("matplotlib.pyplot", "`logs.plot()`", "plot")
+    figure = import_extra("matplotlib.figure", "`logs.plot()`", "plot")
+
+    class Figure(figure.Figure):
+        def _ipython_display_(self) -> None:
+            is_shown_later = "inline" in plt.get_backend() and self in map(
+                plt.figure, plt.get_fignums()
+            )
+            if not is_shown_later:
+                raise NotImplementedError  # let IPython show it as any figure
+
+    return Figure
 
 
 def _curves(
@@ -77,19 +99,20 @@ def _curves(
     else:
         names = [keys] if isinstance(keys, str) else list(keys)
         for name in names:
-            _check(rows, name, x)
+            _check_key(rows, name, x)
     curves = [curve for name in names for curve in curves_of(rows[name], x)]
     if curves:
         return curves
     what = "these logs" if keys is None else f"the keys {sorted(names)}"
-    behind = "" if x is None else f" with the step {x!r}"
+    with_step = "" if x is None else f" with the step {x!r}"
     raise ValueError(
         f"There are no curves in {what}: a curve is a real number logged several times"
-        f"{behind}. The keys are {sorted(rows)}."
+        f"{with_step}. The keys are {sorted(rows)}."
     )
 
 
-def _check(rows: Mapping[str, FlatRows], key: str, x: str | None) -> None:
+def _check_key(rows: Mapping[str, FlatRows], key: str, x: str | None) -> None:
+    """Raise if there is no such key, or if it has no such step."""
     if key not in rows:
         raise ValueError(f"There is no key {key!r}. The keys are {sorted(rows)}.")
     steps = scalar_steps(rows[key])
@@ -100,14 +123,15 @@ def _check(rows: Mapping[str, FlatRows], key: str, x: str | None) -> None:
         )
 
 
-def _given(axes: Any, count: int) -> "list[matplotlib.axes.Axes]":
+def _user_panels(axes: Any, count: int) -> "list[matplotlib.axes.Axes]":
     """Return the axes of the user: one for each curve, or a single one for all."""
     if not isinstance(axes, Iterable):
         return [axes] * count
-    given = list(np.ravel(np.asarray(list(axes), dtype=object)))
-    if len(given) != count:
+    # What `plt.subplots` returns is an array of axes, with one row for each row of them.
+    panels = list(np.ravel(np.asarray(list(axes), dtype=object)))
+    if len(panels) != count:
         raise ValueError(
-            f"There are {count} curves, but {len(given)} axes. Give one for each curve, "
+            f"There are {count} curves, but {len(panels)} axes. Give one for each curve, "
             "or a single one for all of them."
         )
-    return given
+    return panels

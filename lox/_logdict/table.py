@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def to_pandas(logs: HasRows) -> "pandas.DataFrame":
-    """All keys in one `DataFrame`, with a line for each step.
+    """Put all keys into one `DataFrame`, with a line for each step.
 
     The columns are `batch` (`batch_0`, `batch_1`, ... if there are several batch
-    axes), the steps, and the keys. Values of different keys stand in one line if
+    axes), the steps, and the keys. Values of different keys are in one line if
     their batch indices and all of their steps are the same; the second value that a
-    key has at these stands beside the second one of other keys, and so on. So keys
+    key has at these is put beside the second one of other keys, and so on. So keys
     without steps are put side by side row by row, with a column `row`.
 
     The lines are sorted by batch index and steps, or, if the steps of some key do not
@@ -45,7 +45,7 @@ def to_pandas(logs: HasRows) -> "pandas.DataFrame":
 
 
 def to_polars(logs: HasRows) -> "polars.DataFrame":
-    """All keys in one `DataFrame` of polars: the table of `to_pandas`.
+    """Put all keys into one `DataFrame` of polars, the table of `to_pandas`.
 
     What is missing is null. Arrays become columns of the type `Array`, complex
     numbers structs of `real` and `imag`.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def to_xarray(logs: HasRows) -> "xarray.Dataset":
-    """All keys in one `Dataset`, the steps as coordinates.
+    """Put all keys into one `Dataset`, with the steps as coordinates.
 
     The axes of a key are `time`, `batch` (`batch_0`, ... if there are several) and
     those of its values, `key_0`, `key_1`, ..., in the order that they have. Keys with
@@ -55,8 +55,8 @@ def to_xarray(logs: HasRows) -> "xarray.Dataset":
             values = filled(leaf, key_rows.valid) if leaf.dtype.kind in "fc" else leaf
             inner = [f"{name}_{i}" for i in range(leaf.ndim - len(dims))]
             variables[name] = [*dims, *inner], values, attributes
-    every = it.chain(coordinates.values(), variables.values())
-    all_dims = {dim for dims, *_ in every for dim in dims}
+    arrays = it.chain(coordinates.values(), variables.values())
+    all_dims = {dim for dims, *_ in arrays for dim in dims}
     # A step called like its axis is the index of it.
     index = {name for name, (dims, _) in coordinates.items() if dims == (name,)}
     check_names([*all_dims - index, *coordinates, *variables], "to_xarray")
@@ -82,6 +82,7 @@ class _TimeAxis:
     steps: dict[str, Variable]
 
     def is_same(self, other: "_TimeAxis") -> bool:
+        """Tell whether two keys have the same rows and steps, and can share an axis."""
         if self.length != other.length or self.steps.keys() != other.steps.keys():
             return False
         both = [(self.steps[name], other.steps[name]) for name in self.steps]
@@ -91,9 +92,9 @@ class _TimeAxis:
         """Put the key behind those names that other axes use, too."""
         dim = f"{self.dim}_{key}" if dims[self.dim] > 1 else self.dim
         renamed = {}
-        for name, (own_dims, values) in self.steps.items():
+        for name, (step_dims, values) in self.steps.items():
             new_name = f"{name}_{key}" if steps[name] > 1 else name
-            renamed[new_name] = tuple(dim if d == "time" else d for d in own_dims), values
+            renamed[new_name] = tuple(dim if d == "time" else d for d in step_dims), values
         return _TimeAxis(dim, self.length, renamed)
 
 
@@ -114,6 +115,7 @@ def _time_axes(rows: Mapping[str, Rows]) -> dict[str, _TimeAxis]:
 
 
 def _time_axis(rows: Rows, names: tuple[str, ...]) -> _TimeAxis:
+    """Return the axis of one key, called `time`."""
     dims = _dims(rows, names, "time")
     steps = {}
     for name, step in rows.steps.items():
@@ -143,4 +145,5 @@ def _equal(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _dims(rows: Rows, names: tuple[str, ...], time: str) -> tuple[str, ...]:
-    return (*names[: rows.lead], *([time] if rows.time else []), *names[rows.lead :])
+    """Name the axes in front of those of a value: (*leading, [time,] *batch)."""
+    return (*names[: rows.leading], *([time] if rows.time else []), *names[rows.leading :])

@@ -1,7 +1,30 @@
-"""The rows of one key that are reduced to one value: an accumulator instead of rows."""
+r"""The rows of some keys that are reduced to one value: an accumulator instead of rows.
+
+To know the mean of a loss you need not keep its rows. An accumulator takes their place, in
+constant memory: what a `Reduction` makes of the rows so far, and all else that rows have.
+It is made of one row and combined with those of earlier and later rows, in any grouping,
+as `Reduction.combine` is associative:
+
+    log a = 1.0       lift     (total 1.0, count 1)  \
+    log a = 3.0       lift     (total 3.0, count 1)  /  combine  (total 4.0, count 2)
+    after the program          finish                            mean 2.0
+
+There is no time axis: its arrays are what `lift` makes of the arrays of a row, one for each
+example of a batch, and the steps of one of the rows.
+
+    value    a list with (*batch, ...) arrays for each array of a row
+    steps    (*batch, ...)
+    valid    (*batch)          masks    (*batch)
+
+Whether an example has logged any row at all is known while the program runs (`valid`), but
+often it can be told before (`paths`): if both branches of a `cond` log a key, each example
+takes one of them. Then the result needs no mask.
+
+Invariant: where `valid` is False, the value is the neutral element of the reduction. So
+accumulators are combined without looking at their masks.
+"""
 
 import dataclasses
-import functools as ft
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,65 +33,67 @@ import jax.numpy as jnp
 
 from lox._jax import sharding
 from lox._rows.reductions import Reduction
-from lox._rows.rows import (
-    Branch,
-    Rows,
-    Where,
-    check_batch,
-    describe,
-    static,
-)
-from lox_host.axes import embedding
+from lox._rows.rows import Branch, Rows, Where, static, static_names
+from lox._rows.types import AnyArray, PyTree, RowForm, Shape
+
+Path = tuple[Branch, ...]
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Accumulator:
-    """What the rows of one key have been reduced to so far.
+    """What the rows of one key, or of the keys of one record, were reduced to so far.
 
     Attributes:
-        value: The accumulator of each array of the value, its axes `*batch, ...`.
-        steps: The steps of the last row.
-        valid: Whether there was any row, `*batch`. None: surely.
-        masks: For steps that only some rows have, whether the last row has them.
-        row: A row, as a pytree of abstract arrays without batch axes.
+        value: What the reduction made of each array of the rows.
+        steps: The steps of the last row, or of the first: the reduction says which.
+        valid: Whether there was any row. None: there was.
+        masks: For steps that only some rows have, whether that row has them.
+        row: The form of a row.
         reduction: What is done with the rows.
-        paths: For each record that is surely logged where it stands, the branches of
-            vmapped `cond`s around it.
+        batch: The sizes of the batch axes.
+        outer: How many of these are from outside the `shard_map` around.
+        tags: The tags of the key.
+        paths: For each record that is exact, the branches of vmapped `cond`s around it.
+        where: The line that logged the first row.
     """
 
-    value: list
-    steps: dict[str, Any]
-    valid: Any
-    masks: dict[str, Any]
-    row: Any = static()
+    value: list[PyTree]
+    steps: dict[str, AnyArray]
+    valid: AnyArray | None
+    masks: dict[str, AnyArray]
+    row: RowForm = static()
     reduction: Reduction = static()
-    batch: tuple[int, ...] = static(default=())
+    batch: Shape = static(default=())
     outer: int = static(default=0)
     tags: tuple[str, ...] = static(default=())
-    paths: tuple[tuple[Branch, ...], ...] = static(default=())
+    paths: tuple[Path, ...] = static(default=())
     where: Where = static(default=Where())
 
+    # To be treated like a single row.
     time = False
+    length = 1
 
     def arrays(self) -> tuple:
-        """All that is an array, but for the value."""
+        """Return all fields that hold arrays, except for the value."""
         return self.steps, self.valid, self.masks
 
-    def form(self) -> tuple:
-        """All that is known before the program runs, in the order of the attributes."""
-        return Accumulator, *(getattr(self, field) for field in _STATIC)
+    def static_fields(self) -> tuple:
+        """Return the class and all fields without arrays, in their order."""
+        return Accumulator, *(getattr(self, name) for name in _STATIC)
 
     def replace(self, **changes: Any) -> "Accumulator":
+        """Return the same accumulator with other fields."""
         return dataclasses.replace(self, **changes)
 
     def without_batch_axis(self) -> "Accumulator":
-        """The same when the first batch axis has become one in front."""
+        """Return the accumulator when its first batch axis has become a leading one."""
         return self.replace(batch=self.batch[1:], outer=max(self.outer - 1, 0))
 
     def only(self, chosen: Sequence[int]) -> "Accumulator":
-        """Return some of the values of one whose value is a tuple."""
-        treedef, forms = self.row
+        """Return the accumulator of some of its keys, given by their positions."""
+        treedef, leaves = self.row
+        # The arrays of a row are flat, (a.x, a.y, b) for keys a and b: cut them by key.
         trees = treedef.children()
 
         def of_chosen(leaves: Sequence[Any]) -> list:
@@ -76,17 +101,21 @@ class Accumulator:
             return [x for i in chosen for x in trees[i].flatten_up_to(values[i])]
 
         row = jax.tree_util.treedef_tuple([trees[i] for i in chosen])
-        return self.replace(value=of_chosen(self.value), row=(row, (*of_chosen(forms),)))
+        return self.replace(value=of_chosen(self.value), row=(row, (*of_chosen(leaves),)))
 
     def map(self, fun: Callable, **changes: Any) -> "Accumulator":
+        """Apply `fun` to every array."""
         return jax.tree.map(fun, self).replace(**changes)
 
 
-_STATIC = [f.name for f in dataclasses.fields(Accumulator) if f.metadata.get("static")]
+_STATIC = static_names(Accumulator)
+
+Entry = Rows | Accumulator
+"""What is collected of the keys of one record; reduced keys have an `Accumulator`."""
 
 
 def reduced(keys: Sequence[str], rows: Rows, reduction: Reduction) -> Accumulator:
-    """Return a single row of some keys, on its way to be reduced."""
+    """Make an accumulator of a single row of some keys."""
     for key, value in zip(keys, rows.value, strict=True):
         for leaf in jax.tree.leaves(value):
             try:
@@ -96,63 +125,88 @@ def reduced(keys: Sequence[str], rows: Rows, reduction: Reduction) -> Accumulato
                     f"The rows of {key!r}, logged at {rows.where}, cannot be reduced by "
                     f"{reduction.name}: {error}."
                 ) from None
-    leaves, treedef = jax.tree.flatten(rows.value)
-    n = len(rows.batch)
-    forms = tuple((leaf.shape[n:], leaf.dtype) for leaf in leaves)
+    lift = _over_batch(reduction.lift, len(rows.batch))
     one = Accumulator(
-        value=[_over_batch(reduction.lift, n)(jnp.asarray(leaf)) for leaf in leaves],
+        value=[lift(jnp.asarray(leaf)) for leaf in jax.tree.leaves(rows.value)],
         steps=rows.steps,
         valid=rows.valid,
         masks={},
-        row=(treedef, forms),
+        row=rows.row,
         reduction=reduction,
         batch=rows.batch,
         outer=rows.outer,
         tags=rows.tags,
-        paths=(rows.path,) if rows.sure else (),
+        paths=(rows.path,) if rows.exact else (),
         where=rows.where,
     )
     if rows.valid is None:
         return one
-    nothing = empty(one)
-    return one.replace(value=_where(rows.valid, one.value, nothing.value))
+    # See the invariant: examples that did not log this row have none.
+    return one.replace(value=where_valid(rows.valid, one.value, empty(one).value))
 
 
-def empty(like: Accumulator) -> Accumulator:
-    """No row at all, of the form of `like`."""
-    rows = [jnp.zeros(shape, dtype) for shape, dtype in like.row[1]]
+def empty(form: Accumulator) -> Accumulator:
+    """Return the accumulator of no row at all, in this form."""
+    # A reduction sees single rows, without batch axes: no rows look the same everywhere.
+    rows = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in form.row[1]]
     value = jax.tree.map(
-        lambda x: jnp.broadcast_to(x, like.batch + x.shape),
-        [like.reduction.empty(row) for row in rows],
+        lambda x: jnp.broadcast_to(x, form.batch + x.shape),
+        [form.reduction.empty(row) for row in rows],
     )
-    value = jax.tree.map(sharding.shard_like, value, like.value)
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (like.steps, like.masks))
+    value = jax.tree.map(sharding.shard_like, value, form.value)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (form.steps, form.masks))
     steps, masks = zeros
-    valid = jnp.zeros(like.batch, bool)
-    return like.replace(value=value, steps=steps, masks=masks, valid=valid)
+    valid = jnp.zeros(form.batch, bool)
+    return form.replace(value=value, steps=steps, masks=masks, valid=valid)
 
 
-def combine(key: str, parts: Sequence[Accumulator]) -> Accumulator:
-    """Reduce earlier and later rows together."""
-    target = form(key, parts)
-    paths = tuple(path for part in parts for path in part.paths)
-    surely = any(part.valid is None for part in parts)
-    total = ft.reduce(_combine, [fit(part, target) for part in parts])
-    return total.replace(paths=paths, valid=None if surely else total.valid)
+def add(earlier: Accumulator, later: Accumulator) -> Accumulator:
+    """Combine two accumulators of the same form."""
+    join = _over_batch(earlier.reduction.combine, len(earlier.batch))
+    value = [join(x, y) for x, y in zip(earlier.value, later.value, strict=True)]
+    takes_last_steps = earlier.reduction.steps == "last"
+    if earlier.valid is None or later.valid is None:  # by their form, both are or none is
+        return (later if takes_last_steps else earlier).replace(value=value)
+    takes_later = later.valid if takes_last_steps else later.valid & ~earlier.valid
+    steps, masks = where_valid(
+        takes_later, (later.steps, later.masks), (earlier.steps, earlier.masks)
+    )
+    valid = earlier.valid | later.valid
+    return earlier.replace(value=value, steps=steps, masks=masks, valid=valid)
 
 
-def either(key: str, parts: Sequence[Accumulator | None]) -> Accumulator:
-    """The form in which exactly one of `parts` (None: no rows) leaves a `cond`."""
-    target = form(key, [part for part in parts if part is not None])
-    surely = all(part is not None and part.valid is None for part in parts)
-    covered = all(part is not None and covers(part.paths) for part in parts)
-    return target.replace(
-        valid=None if surely else target.valid, paths=((),) if covered else ()
+def finished(total: Accumulator) -> Rows:
+    """Return the value that rows were reduced to, as one row."""
+    treedef, leaves = total.row
+    finish = _over_batch(total.reduction.finish, len(total.batch))
+    values = []
+    for accumulated, leaf in zip(total.value, leaves, strict=True):
+        value, dtype = finish(accumulated), total.reduction.result(leaf.dtype)
+        # The mean of bfloat16 is accumulated in float32, and is a bfloat16 again.
+        is_right = dtype is None or value.dtype == dtype
+        values.append(value if is_right else value.astype(dtype))
+    is_certain = total.valid is None or covers(total.paths)
+    return Rows(
+        value=jax.tree.unflatten(treedef, values),
+        steps=total.steps,
+        valid=None if is_certain else total.valid,
+        masks=total.masks,
+        ndim=jax.tree.leaves(values)[0].ndim,
+        batch=total.batch,
+        tags=total.tags,
+        altered="reduced",
     )
 
 
-def covers(paths: Sequence[tuple[Branch, ...]]) -> bool:
-    """Whether every example takes one of the paths."""
+def covers(paths: Sequence[Path]) -> bool:
+    """Tell whether every example takes one of the paths.
+
+    It does if one of them is through no `cond` at all, or if there is a `cond` each of
+    whose branches is covered. For example, branches 0 and 1 of a `cond` a, the second of
+    which holds a `cond` b:
+
+        (a0,)  (a1, b0)  (a1, b1)      in a0: ()         in a1: (b0,) (b1,), that is () ()
+    """
     if () in paths:
         return True
     conds = {branch.cond: branch.count for path in paths for branch in path}
@@ -162,8 +216,8 @@ def covers(paths: Sequence[tuple[Branch, ...]]) -> bool:
     )
 
 
-def _inside(paths: Sequence[tuple[Branch, ...]], cond: int, index: int) -> list:
-    """The paths that a branch is on, without it."""
+def _inside(paths: Sequence[Path], cond: int, index: int) -> list[Path]:
+    """Return the paths that examples in a branch may take, without that branch."""
     return [
         tuple(branch for branch in path if branch.cond != cond)
         for path in paths
@@ -171,113 +225,19 @@ def _inside(paths: Sequence[tuple[Branch, ...]], cond: int, index: int) -> list:
     ]
 
 
-def form(key: str, parts: Sequence[Accumulator]) -> Accumulator:
-    """The form that holds any of `parts`, with abstract arrays."""
-    first, widest = parts[0], max(parts, key=lambda part: len(part.batch))
-    for part in parts:
-        check_same(key, first, part)
-        check_batch(key, part, widest)
-    steps = {}
-    for part in parts:
-        n = len(part.batch)
-        for name, step in part.steps.items():
-            steps[name] = jax.ShapeDtypeStruct(widest.batch + step.shape[n:], step.dtype)
-    mask = jax.ShapeDtypeStruct(widest.batch, bool)
-    partial = {name for part in parts for name in steps if name not in part.steps}
-    partial.update(name for part in parts for name in part.masks)
-    return first.replace(
-        value=jax.tree.map(sharding.abstract_like, widest.value),
-        steps=steps,
-        batch=widest.batch,
-        outer=widest.outer,
-        tags=tuple(dict.fromkeys(tag for part in parts for tag in part.tags)),
-        valid=mask,
-        masks=dict.fromkeys(sorted(partial), mask),
-    )
-
-
-def fit(part: Accumulator | None, target: Accumulator) -> Accumulator:
-    """Bring an accumulator into the form of `target`. None: no row at all."""
-    nothing = empty(target)
-    if part is None:
-        return nothing  # `either` then asks for a mask
-    at = embedding(part.batch, target.batch) or ()
-    missing = [i for i in range(len(target.batch)) if i not in at]
-
-    def align(x):
-        rest = x.shape[len(part.batch) :]
-        return jnp.broadcast_to(jnp.expand_dims(x, missing), target.batch + rest)
-
-    everywhere = jnp.ones(target.batch, bool)
-    given = {name: everywhere for name in target.masks if name in part.steps}
-    valid = everywhere if part.valid is None else align(part.valid)
-    return target.replace(
-        value=jax.tree.map(align, part.value),
-        steps={**nothing.steps, **jax.tree.map(align, part.steps)},
-        valid=None if target.valid is None else valid,
-        masks={**nothing.masks, **given, **jax.tree.map(align, part.masks)},
-    )
-
-
-def _combine(a: Accumulator, b: Accumulator) -> Accumulator:
-    join = _over_batch(a.reduction.combine, len(a.batch))
-    value = [join(x, y) for x, y in zip(a.value, b.value, strict=True)]
-    steps, masks = _where(b.valid, (b.steps, b.masks), (a.steps, a.masks))
-    return a.replace(value=value, steps=steps, masks=masks, valid=a.valid | b.valid)
-
-
-def finished(rows: Accumulator) -> Rows:
-    """The value that the rows were reduced to, as one row."""
-    treedef, forms = rows.row
-    finish = _over_batch(rows.reduction.finish, len(rows.batch))
-    values = []
-    for acc, (_, dtype) in zip(rows.value, forms, strict=True):
-        value, result = finish(acc), rows.reduction.result(dtype)
-        is_right = result is None or value.dtype == result
-        values.append(value if is_right else value.astype(result))
-    surely = rows.valid is None or covers(rows.paths)
-    return Rows(
-        value=jax.tree.unflatten(treedef, values),
-        steps=rows.steps,
-        valid=None if surely else rows.valid,
-        masks=rows.masks,
-        ndim=values[0].ndim,
-        batch=rows.batch,
-        tags=rows.tags,
-        altered="reduced",
-    )
-
-
-def check_same(key: str, first: Accumulator, other: Accumulator) -> None:
-    if first.reduction != other.reduction:
-        raise ValueError(
-            f"{key!r} is reduced by {first.reduction.name} at {first.where} and by "
-            f"{other.reduction.name} at {other.where}. Ask for the same reduction in all "
-            "calls of `log`, or let `lox.spool` decide with `reduce=`."
-        )
-    if first.row != other.row:
-        raise ValueError(
-            f"{key!r} is logged as {_described(first)} at {first.where} and as "
-            f"{_described(other)} at {other.where}. The rows of one key must have one "
-            "shape and dtype: use another key, or `reshape` and `astype` the value."
-        )
-
-
-def _described(rows: Accumulator) -> str:
-    treedef, forms = rows.row
-    leaves = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in forms]
-    return describe(jax.tree.unflatten(treedef, leaves))
-
-
-def _over_batch(fun: Callable, n: int) -> Callable:
-    for _ in range(n):
+def _over_batch(fun: Callable, ndim: int) -> Callable:
+    """Vectorize a function of a reduction, which knows nothing of batch axes."""
+    for _ in range(ndim):
         fun = jax.vmap(fun)
     return fun
 
 
-def _where(condition: jax.Array, a: Any, b: Any) -> Any:
+def where_valid(valid: jax.Array, a: PyTree, b: PyTree) -> PyTree:
+    """Choose between the arrays of two pytrees, with axes `*batch, ...`."""
+
     def choose(x, y):
-        shape = condition.shape + (1,) * (x.ndim - condition.ndim)
-        return jnp.where(condition.reshape(shape), x, y)
+        # (*batch) -> (*batch, 1, ...)
+        shape = valid.shape + (1,) * (x.ndim - valid.ndim)
+        return jnp.where(valid.reshape(shape), x, y)
 
     return jax.tree.map(choose, a, b)

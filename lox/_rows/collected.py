@@ -3,9 +3,9 @@
 Every rule gets a `Collected` for each program inside, and returns one for the whole. It has
 two halves, which are combined in different ways.
 
-**Rows** (or accumulators, where rows are reduced) belong to keys. A record stays whole:
-keys that are logged together are one entry, with one array for each step and one mask for
-all of them. Only where keys part ways is the entry split.
+**Entries**, rows or accumulators, belong to keys. A record stays whole: keys that are
+logged together are one group with one entry, which has one array for each step and one mask
+for all of them. Only where keys part ways is the group split.
 
     log({"a": x, "b": y}, step=i)      groups = {("a", "b"): x, y, step i}
 
@@ -21,6 +21,9 @@ loop: how many rows there have been, the rows that wait to be sent, the token of
 host call. There is nothing to combine: the last one counts. A branch that has none returns
 what it was given.
 
+    part 1      groups A    offsets 3, token t1       joined: A merged with B, offsets 5,
+    part 2      groups B    offsets 5                         token t1
+
 Invariant: each key is in exactly one group, and `order` has the keys as they were logged
 first.
 """
@@ -33,11 +36,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from lox._rows.accumulator import Accumulator, check_same as check_same_accumulator
-from lox._rows.merge import Entry, alternatives, fitted, merge
-from lox._rows.rows import Rows, check_same
+from lox._rows.accumulator import Accumulator, Entry
+from lox._rows.align import align
+from lox._rows.merge import alternatives, merge
+from lox._rows.rows import Rows
+from lox._rows.types import AnyArray, Keys, PyTree
 
-Keys = tuple[str, ...]
 Groups = Mapping[Keys, Entry]
 
 
@@ -52,9 +56,9 @@ class Threaded:
         token: Comes from the last host call. None: there was none.
     """
 
-    offsets: dict[str, Any] = dataclasses.field(default_factory=dict)
-    buffer: Any = None
-    token: Any = None
+    offsets: dict[str, AnyArray] = dataclasses.field(default_factory=dict)
+    buffer: PyTree = None
+    token: AnyArray | None = None
 
     def then(self, later: "Threaded") -> "Threaded":
         """Return the state after two parts of a program, the first of which left this."""
@@ -74,10 +78,10 @@ class Threaded:
 
 
 class _Form(NamedTuple):
-    """What of a `Collected` is known before the program runs."""
+    """What of a `Collected` is known while tracing."""
 
     groups: tuple[Keys, ...]
-    forms: tuple[tuple, ...]
+    static_fields: tuple[tuple, ...]
     order: Keys
 
 
@@ -104,10 +108,11 @@ class Collected:
     @classmethod
     def joined(cls, parts: Sequence["Collected"]) -> "Collected":
         """Return what parts of a program have logged that run one after the other."""
+        # Nearly always, so this is worth it.
         if len(parts) == 1:
             return parts[0]
         groups = {
-            keys: merge(keys[0], _checked(keys, [entry for _, entry in found]))
+            keys: merge(keys, [entry for _, entry in found])
             for keys, found in _in_common(parts)
         }
         return cls(groups, _order(parts), ft.reduce(Threaded.then, _states(parts)))
@@ -117,9 +122,9 @@ class Collected:
         """Return the form in which exactly one of `parts` leaves a `cond`."""
         groups = {}
         for keys, found in _in_common(parts):
-            _checked(keys, [entry for _, entry in found])
+            # A branch that logs nothing of these keys counts, too: some rows may not exist.
             logged = dict(found)
-            groups[keys] = alternatives(keys[0], [logged.get(i) for i in range(len(parts))])
+            groups[keys] = alternatives(keys, [logged.get(i) for i in range(len(parts))])
         return cls(groups, _order(parts), ft.reduce(Threaded.then, _states(parts)))
 
     def fitted(self, form: "Collected", given: Threaded) -> "Collected":
@@ -127,7 +132,11 @@ class Collected:
 
         `given` is the state before: what has not been touched is handed on.
         """
-        groups = {k: fitted(self.get(k), target) for k, target in form.groups.items()}
+        groups = {
+            keys: align(self.get(keys), of_keys)  # pyright: ignore[reportArgumentType]
+            for keys, of_keys in form.groups.items()
+        }
+        # Branches must return the same state, whether they have changed it or not.
         threaded = given.then(self.threaded).limited_to(form.threaded)
         return Collected(groups, form.order, threaded)
 
@@ -146,6 +155,7 @@ class Collected:
         return Collected(groups, self.order, self.threaded)
 
     def replace(self, **changes: Any) -> "Collected":
+        """Return the same with other fields."""
         return dataclasses.replace(self, **changes)
 
     @property
@@ -170,13 +180,15 @@ class Collected:
         entries = self.groups.values()
         values = [entry.value for entry in entries]
         arrays = [entry.arrays() for entry in entries]
-        forms = tuple(entry.form() for entry in entries)
-        return (values, arrays, self.threaded), _Form(tuple(self.groups), forms, self.order)
+        static = tuple(entry.static_fields() for entry in entries)
+        form = _Form(tuple(self.groups), static, self.order)
+        # All values come before all steps, and so in the outputs of programs.
+        return (values, arrays, self.threaded), form
 
     @classmethod
     def tree_unflatten(cls, form: _Form, children: tuple) -> "Collected":
         values, arrays, threaded = children
-        entries = zip(form.groups, form.forms, values, arrays, strict=True)
+        entries = zip(form.groups, form.static_fields, values, arrays, strict=True)
         groups = {
             keys: kind(value, *others, *static)
             for keys, (kind, *static), value, others in entries
@@ -199,12 +211,13 @@ def rows_by_key(groups: Mapping[Keys, Rows], order: Keys) -> dict[str, Rows]:
 def grouped_rows(rows: Mapping[str, Rows]) -> dict[Keys, Rows]:
     """Undo `rows_by_key`: put keys together that share their steps and masks."""
     together: dict[tuple, list[str]] = {}
-    for key, own in rows.items():
-        ids = tuple(id(x) if jax.tree.leaves(x) else None for x in own.arrays())
+    for key, key_rows in rows.items():
+        ids = tuple(id(x) if jax.tree.leaves(x) else None for x in key_rows.arrays())
         # Nothing tells that keys without any of these have the same rows.
         alone = key if ids == (None,) * len(ids) else ""
-        form = own.replace(ndim=own.lead).form()
-        together.setdefault((alone, ids, form), []).append(key)
+        # The ranks of their values may differ, but they must have the same leading axes.
+        static = key_rows.replace(ndim=key_rows.leading).static_fields()
+        together.setdefault((alone, ids, static), []).append(key)
     groups: dict[Keys, Rows] = {}
     for keys in map(tuple, together.values()):
         value = tuple(rows[key].value for key in keys)
@@ -212,7 +225,7 @@ def grouped_rows(rows: Mapping[str, Rows]) -> dict[Keys, Rows]:
     return groups
 
 
-def signature(tree: Any) -> tuple:
+def signature(tree: PyTree) -> tuple:
     """Return all that two outputs of branches must have in common."""
     leaves, treedef = jax.tree.flatten(tree)
     return treedef, [(leaf.shape, leaf.dtype) for leaf in leaves]
@@ -221,7 +234,12 @@ def signature(tree: Any) -> tuple:
 def _in_common(
     parts: Sequence[Collected],
 ) -> Iterator[tuple[Keys, list[tuple[int, Entry]]]]:
-    """Yield keys that are together in all parts, with the parts that have them."""
+    """Yield keys that are in one group in all parts, with the parts that have them.
+
+    For parts with the groups {(a, b, c)} and {(a, b)}: (a, b) of both parts, and (c,) of
+    the first.
+    """
+    # In which parts each key is, and in which of their groups.
     found: dict[str, list[tuple[int, Keys]]] = {}
     for i, part in enumerate(parts):
         for key in part.order:
@@ -229,15 +247,19 @@ def _in_common(
     together: dict[tuple[tuple[int, Keys], ...], list[str]] = {}
     for key, places in found.items():
         together.setdefault(tuple(places), []).append(key)
-    for places, keys in together.items():
-        own = tuple(keys)
-        yield own, [(i, _select(parts[i].groups[group], group, own)) for i, group in places]
+    for places, names in together.items():
+        keys = tuple(names)
+        yield (
+            keys,
+            [(i, _select(parts[i].groups[group], group, keys)) for i, group in places],
+        )
 
 
 def _select(entry: Entry, group: Keys, keys: Keys) -> Entry:
     """Return what an entry has of some of its keys."""
     if keys == group:
         return entry
+    # The values are taken apart; steps and masks stay what they are, for all of the keys.
     chosen = [group.index(key) for key in keys]
     if isinstance(entry, Rows):
         value = tuple(entry.value[i] for i in chosen)
@@ -245,40 +267,9 @@ def _select(entry: Entry, group: Keys, keys: Keys) -> Entry:
     return entry.only(chosen)
 
 
-def _row_ndim(rows: Rows, value: Any) -> int:
+def _row_ndim(rows: Rows, value: PyTree) -> int:
     """Return the rank that a row has in the first array of a value."""
-    return jnp.ndim(jax.tree.leaves(value)[0]) - rows.lead - rows.time
-
-
-def _checked(keys: Keys, entries: list[Entry]) -> list[Entry]:
-    """Raise if the values of a key differ in form, with the name of the key."""
-    first, *others = entries
-    for other in others:
-        if type(other) is not type(first) or _value_form(other) == _value_form(first):
-            continue
-        for key in keys:
-            one, two = (_of_key(_select(e, keys, (key,))) for e in (first, other))
-            if isinstance(one, Rows) and isinstance(two, Rows):
-                check_same(key, one, two)
-            elif isinstance(one, Accumulator) and isinstance(two, Accumulator):
-                check_same_accumulator(key, one, two)
-    return entries
-
-
-def _of_key(entry: Entry) -> Entry:
-    """Return an entry of one key with its value itself, for messages."""
-    if isinstance(entry, Rows):
-        return entry.replace(value=entry.value[0])
-    treedef, forms = entry.row
-    return entry.replace(row=(treedef.children()[0], forms))
-
-
-def _value_form(entry: Entry) -> Any:
-    if isinstance(entry, Accumulator):
-        return entry.reduction, entry.row
-    n = entry.time + len(entry.batch)
-    leaves, treedef = jax.tree.flatten(entry.value)
-    return treedef, [(jnp.shape(x)[n:], x.dtype) for x in leaves]
+    return jnp.ndim(jax.tree.leaves(value)[0]) - rows.leading - rows.time
 
 
 def _order(parts: Sequence[Collected]) -> Keys:

@@ -9,14 +9,22 @@ be stacked, because keys are reduced or n is not known, it is gathered in the ca
     each iteration     the last state; combine(accumulator, rows); push(ring, rows)
     after the loop     the last state; accumulators; the rows of the rings, oldest first
 
-A ring has room for `capacity` rows, and overwrites the oldest ones. For `capacity` 4, after
-six rows:
+A ring (see `ring.py`) is written at the end of each iteration. That is too late if a loop
+inside is of unknown length, too: its rows would have to come out of it first, all that it
+has room for at each iteration of the loop around. So a nest of such loops has one `Buffer`,
+a ring for each group of keys. It is threaded state: it goes into the inner loops, and
+every row is written into it when it is logged.
 
-    written at   5 % 4 = 1          0   1   2   3
-                                  [ r4, r5, r2, r3 ]    ->    r2, r3, r4, r5
+    while {                         buffer                  a             b
+      log a                         after a0                [a0 __ __]    [__ __ __]
+      while { log b }               after b0 b1             [a0 __ __]    [b0 b1 __]
+      log a                         after a1                [a0 a1 __]    [b0 b1 __]
+    }                               next iteration: a2      [a0 a1 a2]    [b0 b1 __]
+                                    b2 b3                   [a0 a1 a2]    [b3 b1 b2]
 
-Invariant: the state has the same form before and after each iteration. So everything in it
-is brought into a form that is known before the loop runs.
+Invariants: the state has the same form before and after each iteration, so everything in it
+is brought into a form that is known before the loop runs. And nothing but `push` touches a
+ring, so that it is written in place.
 """
 
 import dataclasses
@@ -25,16 +33,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from lox._jax import sharding
-from lox._rows.accumulator import Accumulator, combine, empty, fit, form
-from lox._rows.collected import Collected, Keys, Threaded
-from lox._rows.merge import Entry
-from lox._rows.rows import Rows, common, conform, counted, mask_over
+from lox._rows.accumulator import Accumulator, Entry, empty
+from lox._rows.align import align, common_form, masked
+from lox._rows.collected import Collected, Threaded
+from lox._rows.merge import combine
+from lox._rows.ring import Ring, count_of, empty_ring, in_ring, ordered, push
+from lox._rows.rows import Rows, static
+from lox._rows.types import Keys
 
-# The columns of a ring, and how many rows were pushed and logged.
-Ring = tuple[Any, jax.Array, jax.Array]
 State = tuple[Threaded, dict[Keys, Accumulator], dict[Keys, Ring]]
 
 
@@ -46,53 +54,55 @@ class Gathering:
         logs: What one iteration logs, as abstract arrays.
         capacities: For keys whose rows go into a ring, how many of them are kept.
         every: Of how many rows one is kept.
-        batch: The axes that all that is carried must have in front, because some examples
-            finish before others.
     """
 
     logs: Collected
     capacities: Mapping[Keys, int]
     every: int = 1
-    batch: tuple[int, ...] = ()
 
     def start(self, given: Threaded) -> State:
         """Return the state before the first iteration, given what the loop was handed."""
-        threaded = self._widened(given.limited_to(self.logs.threaded))
+        threaded = given.limited_to(self.logs.threaded)
         totals = {keys: empty(form) for keys, form in self._totals().items()}
         rings = {k: empty_ring(self._row(k), n) for k, n in self.capacities.items()}
         return _for_each_device((threaded, totals, rings))
 
     def threaded(self, state: State) -> Threaded:
         """Return what an iteration is handed."""
-        threaded, *_ = state
-        if not self.batch or threaded.token is None:
-            return threaded
-        return dataclasses.replace(threaded, token=threaded.token.max())
+        return state[0]
 
     def add(self, state: State, logs: Collected) -> tuple[State, Collected]:
         """Add what an iteration has logged. What is left of it leaves the loop as rows."""
         _, totals, rings = state
         rows, new, forms = logs.rows, logs.accumulators, self._totals()
         totals = {
-            keys: fit(combine(keys[0], [total, new[keys]]), forms[keys])
+            keys: align(combine(keys, [total, new[keys]]), forms[keys])
             for keys, total in totals.items()
         }
         rings = {
-            keys: push(
-                ring, conform(rows.pop(keys), self._row(keys)), self.capacities[keys]
-            )
+            keys: push(ring, align(rows.pop(keys), self._row(keys)))
             for keys, ring in rings.items()
         }
         left = {key for keys in rows for key in keys}
         rest = Collected(rows, tuple(key for key in logs.order if key in left))
-        return _for_each_device((self._widened(logs.threaded), totals, rings)), rest
+        return _for_each_device((logs.threaded, totals, rings)), rest
+
+    def choose(self, condition: jax.Array, new: State, old: State) -> State:
+        """Return the new state of the examples for which a condition holds.
+
+        What an example that has finished logs does not exist. So rings and what else is
+        threaded are as they were, and accumulators but for the last bit.
+        """
+        threaded, totals, rings = new
+        totals = jax.tree.map(lambda x, y: choose(condition, x, y), totals, old[1])
+        return threaded, totals, rings
 
     def finish(self, state: State, rows: Collected, length: int | None) -> Collected:
         """Return what the loop has logged in `length` iterations. None: nobody knows.
 
         `rows` are those that have left the loop already.
         """
-        _, totals, rings = state
+        threaded, totals, rings = state
         gathered: dict[Keys, Entry] = dict(rows.groups)
         for keys, each in self.logs.accumulators.items():
             total = totals[keys]
@@ -101,40 +111,39 @@ class Gathering:
                 paths=each.paths if length else (),
             )
         for keys, ring in rings.items():
-            row, capacity = self._row(keys), self.capacities[keys]
-            kept = ordered(ring, row, capacity)
+            row = self._row(keys)
             if length is None:
-                bound = capacity * self.every
-                kept = kept.replace(count=ring[2], sure=False, bound=bound)
+                gathered[keys] = kept_rows(ring, row, self.capacities[keys] * self.every)
             else:
-                count = None if row.count is None else ring[2]
-                kept = kept.replace(count=count, bound=row.bound * length)
-            gathered[keys] = kept
+                count = None if row.count is None else count_of(ring, row)
+                kept = ordered(ring, row)
+                gathered[keys] = kept.replace(count=count, bound=row.bound * length)
         return Collected(
             {keys: gathered[keys] for keys in self.logs.groups or gathered},
             self.logs.order or rows.order,
-            self.threaded(state),
+            threaded,
         )
 
     def _totals(self) -> dict[Keys, Accumulator]:
         """Return the forms of the accumulators."""
         each = self.logs.accumulators.items()
-        return {keys: form(keys[0], [accumulator]) for keys, accumulator in each}
+        return {keys: masked(common_form(keys, [total])) for keys, total in each}
 
     def _row(self, keys: Keys) -> Rows:
-        """Return the form of the rows of one iteration, each with a mask."""
-        rows = common(keys[0], [self.logs.rows[keys]], time=True)
-        return rows.replace(valid=mask_over(rows))
+        """Return the form of the rows of one iteration."""
+        return common_form(keys, [self.logs.rows[keys]], time=True)
 
-    def _widened(self, threaded: Threaded) -> Threaded:
-        """Return the state with the axes that all that is carried must have.
 
-        Those of counts are there; the token of host calls is one for all examples.
-        """
-        if not self.batch or threaded.token is None:
-            return threaded
-        token = jnp.broadcast_to(threaded.token, self.batch)
-        return dataclasses.replace(threaded, token=token)
+def kept_rows(ring: Ring, row: Rows, bound: int) -> Rows:
+    """Return the rows that a ring has kept of a loop of unknown length."""
+    count = count_of(ring, row)
+    return ordered(ring, row).replace(count=count, exact=False, bound=bound)
+
+
+def choose(condition: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+    """Choose by a condition that has the first axes of the arrays."""
+    inner = range(condition.ndim, new.ndim)
+    return jnp.where(jnp.expand_dims(condition, inner), new, old)
 
 
 def _for_each_device(state: State) -> State:
@@ -142,91 +151,94 @@ def _for_each_device(state: State) -> State:
     return jax.tree.map(sharding.make_varying, state)
 
 
-def _columns(rows: Rows) -> Any:
-    return rows.value, rows.steps, rows.masks
+@dataclasses.dataclass(frozen=True)
+class RingForm:
+    """The form of one row: its structure, and the forms of its arrays."""
+
+    tree: Any
+    leaves: tuple[jax.ShapeDtypeStruct, ...]
+
+    @classmethod
+    def of(cls, keys: Keys, rows: Rows) -> "RingForm":
+        """Return the form of one of some rows."""
+
+        def one(x):
+            return jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype)
+
+        row = common_form(keys, [rows], time=True).map(one)
+        leaves, tree = jax.tree.flatten(row.replace(path=(), exact=False))
+        return cls(tree, tuple(leaves))
+
+    def row(self) -> Rows:
+        return jax.tree.unflatten(self.tree, self.leaves)
 
 
-def empty_ring(row: Rows, capacity: int) -> Ring:
-    """Return an empty ring: arrays with the axes `*batch, capacity, ...`, and two counts.
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Buffer:
+    """A ring of rows for each group of keys.
 
-    They count the rows that were pushed, and those that were logged.
+    Attributes:
+        rings: The rings.
+        groups: The keys of each ring.
+        forms: The form of a row of each ring.
+        order: The keys, in the order in which they are logged first.
+        capacity: How many rows there is room for in each.
     """
-    n = len(row.batch)
 
-    def zeros(x):
-        shape = (*x.shape[1 : 1 + n], capacity, *x.shape[1 + n :])
-        axes = [*range(1, 1 + n), None, *range(1 + n, x.ndim)]
-        like = sharding.abstract_array(shape, x.dtype, x, axes)
-        return sharding.shard_like(jnp.zeros(shape, x.dtype), like)
+    rings: list[Ring]
+    groups: tuple[Keys, ...] = static()
+    forms: tuple[RingForm, ...] = static()
+    order: Keys = static()
+    capacity: int = static()
 
-    none = jnp.zeros(row.batch, jnp.int32)
-    return jax.tree.map(zeros, _columns(row)), none, none
+    @classmethod
+    def of(cls, logs: Collected, capacity: int) -> "Buffer":
+        """Return an empty buffer for such rows."""
+        forms = {keys: RingForm.of(keys, rows) for keys, rows in logs.rows.items()}
+        rings = [empty_ring(form.row(), capacity) for form in forms.values()]
+        return cls(rings, tuple(forms), tuple(forms.values()), logs.order, capacity)
 
+    def add(self, logs: Collected) -> "Buffer":
+        """Return the buffer with more rows of some keys."""
+        assert set(logs.order) <= set(self.order)
+        rings = []
+        for ring, keys, own in zip(self.rings, self.groups, self.forms, strict=True):
+            rows = logs.get(keys)
+            if isinstance(rows, Rows):
+                ring = push(ring, align(rows, own.row(), rows.length))
+            rings.append(ring)
+        return dataclasses.replace(self, rings=rings)
 
-def push(ring: Ring, rows: Rows, capacity: int) -> Ring:
-    """Append the rows that were really logged."""
+    def is_full(self) -> jax.Array:
+        """Return whether a ring has no room for another row, for any example."""
+        full = [(ring.count >= self.capacity).any() for ring in self.rings]
+        return jnp.stack(full).any()
 
-    def write(column, count, x, valid):
-        at = count % capacity
-        # Nothing is copied, also where nothing is written.
-        old = lax.dynamic_index_in_dim(column, at, 0, keepdims=False)
-        return lax.dynamic_update_index_in_dim(column, jnp.where(valid, x, old), at, 0)
+    def emptied(self, condition: jax.Array) -> "Buffer":
+        """Return the buffer without any row, if the condition holds."""
+        rings = [
+            ring.replace(count=jnp.where(condition, 0, ring.count)) for ring in self.rings
+        ]
+        return dataclasses.replace(self, rings=rings)
 
-    for _ in rows.batch:
-        write = jax.vmap(write)
+    def waiting(self) -> Collected:
+        """Return all rows that are there, if none has been overwritten."""
+        each = zip(self.groups, self.rings, self.forms, strict=True)
+        groups = {keys: in_ring(ring, form.row()) for keys, ring, form in each}
+        return Collected(groups, self.order)
 
-    def append(pushed, row):
-        (columns, count), (xs, valid) = pushed, row
-        columns = jax.tree.map(lambda c, x: write(c, count, x, valid), columns, xs)
-        return (columns, count + valid.astype(jnp.int32)), None
-
-    columns, count, total = ring
-    (columns, count), _ = lax.scan(append, (columns, count), (_columns(rows), rows.valid))
-    return columns, count, total + counted(rows)
-
-
-def ordered(ring: Ring, row: Rows, capacity: int) -> Rows:
-    """Return the rows of a ring, oldest first, those that exist valid."""
-    columns, count, total = ring
-
-    def read(column, count):
-        oldest = jnp.where(count > capacity, count % capacity, 0)
-        return jnp.roll(column, -oldest, axis=0)
-
-    for _ in row.batch:
-        read = jax.vmap(read)
-    columns = jax.tree.map(lambda column: read(column, count), columns)
-    return in_ring((columns, count, total), row, capacity)
-
-
-def in_ring(ring: Ring, row: Rows, capacity: int) -> Rows:
-    """Return the rows of a ring as they are in there, those that exist valid."""
-    columns, count, _ = ring
-
-    def exists(count):
-        return jnp.arange(capacity, dtype=jnp.int32) < count
-
-    for _ in row.batch:
-        exists = jax.vmap(exists)
-    n = len(row.batch)
-
-    def in_front(x):
-        return jnp.moveaxis(x, n, 0)
-
-    value, steps, masks = jax.tree.map(in_front, columns)
-    return row.replace(
-        value=value,
-        steps=steps,
-        masks=masks,
-        valid=in_front(exists(count)),
-        count=None,
-    )
+    def kept(self, every: int) -> dict[Keys, Rows]:
+        """Return the last rows of each ring, one of `every` that were logged."""
+        each = zip(self.groups, self.rings, self.forms, strict=True)
+        bound = self.capacity * every
+        return {keys: kept_rows(ring, form.row(), bound) for keys, ring, form in each}
 
 
 def shortened(key: str, rows: Rows, capacity: int) -> Rows:
     """Move the valid rows to the front, in as many rows as there can be valid ones."""
     if not rows.time or rows.length <= capacity:
         return rows
-    target = common(key, [rows], time=True)
-    short = ordered(push(empty_ring(target, capacity), rows, capacity), target, capacity)
-    return short.replace(count=rows.count)
+    target = common_form((key,), [rows], time=True)
+    ring = push(empty_ring(target, capacity), align(rows, target))
+    return ordered(ring, target).replace(count=rows.count)

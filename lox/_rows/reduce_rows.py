@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from lox._rows.accumulator import Accumulator, combine, empty, finished, fit, form, reduced
+from lox._rows.accumulator import Accumulator, empty, finished, reduced
+from lox._rows.align import align, common_form, masked
+from lox._rows.merge import combine
 from lox._rows.reductions import Reduction, reduction_named
 from lox._rows.rows import Rows
 
@@ -32,7 +34,7 @@ def _reduce(key: str, rows: Rows, reduction: Reduction | None) -> Rows:
     rows = rows.map(_strong, count=None)
     for leaf in jax.tree.leaves(rows.value):
         _check(key, leaf.dtype, reduction)
-    return _over_lead(rows, key, reduction)
+    return _over_leading(rows, key, reduction)
 
 
 def _strong(x: Any) -> jax.Array:
@@ -51,9 +53,9 @@ def _check(key: str, dtype: Any, reduction: Reduction) -> None:
 
 # Jitted, or each call would compile its loop anew.
 @ft.partial(jax.jit, static_argnames=("key", "reduction"))
-def _over_lead(rows: Rows, key: str, reduction: Reduction) -> Rows:
+def _over_leading(rows: Rows, key: str, reduction: Reduction) -> Rows:
     fun = ft.partial(_over_time, key, reduction)
-    for _ in range(rows.lead):
+    for _ in range(rows.leading):
         fun = jax.vmap(fun)
     return fun(rows)
 
@@ -73,12 +75,13 @@ def _over_time(key: str, reduction: Reduction, rows: Rows) -> Rows:
     def abstract(x):
         return jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
 
-    target = form(key, [jax.eval_shape(lift, jax.tree.map(abstract, columns))])
+    one = jax.eval_shape(lift, jax.tree.map(abstract, columns))
+    form = masked(common_form((key,), [one]))
 
     def add(total, columns):
-        return fit(combine(key, [total, lift(columns)]), target), None
+        return align(combine((key,), [total, lift(columns)]), form), None
 
-    total, _ = lax.scan(add, empty(target), columns)
+    total, _ = lax.scan(add, empty(form), columns)
     surely = rows.valid is None and rows.length > 0
     result = finished(total.replace(valid=None if surely else total.valid, paths=()))
     return result.replace(

@@ -2,12 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
-from lox._rows.side_by_side import Apart
+from lox._rows.side_by_side import SideBySide
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,11 +23,12 @@ class Reduction:
             rows at all.
         lift: From a row to the accumulator of that row alone.
         combine: From the accumulators of earlier and of later rows to that of both.
-        finish: From the accumulator to the value.
+        finish: From the accumulator to the value, an array or a pytree of arrays.
         devices: What to do with the accumulators of the devices of a `shard_map`, which
             each have their own. False: each device has a value. True: combine them in the
             order of the mesh, also where all are the same. A function: from those of all
             devices, stacked along a new first axis, to one.
+        steps: Whose steps the value has, those of the `"last"` row or of the `"first"`.
         name: What messages call it.
         dtype: From the dtype of the rows to that of the value, or a `TypeError`.
 
@@ -48,8 +49,9 @@ class Reduction:
     empty: Callable[[jax.Array], Any]
     lift: Callable[[jax.Array], Any]
     combine: Callable[[Any, Any], Any]
-    finish: Callable[[Any], jax.Array]
+    finish: Callable[[Any], Any]
     devices: bool | Callable[[Any], Any] = dataclasses.field(default=False, kw_only=True)
+    steps: Literal["first", "last"] = dataclasses.field(default="last", kw_only=True)
     name: str = dataclasses.field(default="a `lox.Reduction`", kw_only=True)
     dtype: Callable[[Any], Any] | None = dataclasses.field(default=None, kw_only=True)
 
@@ -76,7 +78,7 @@ def reduction_named(given: Any) -> Reduction | None:
     """The reduction that `given` asks for. None: keep every row."""
     if given is None or isinstance(given, Reduction):
         return given
-    if isinstance(given, Apart):
+    if isinstance(given, SideBySide):
         return _named[given.name]
     if isinstance(given, str) and given in _named:
         return _named[given]
@@ -84,6 +86,11 @@ def reduction_named(given: Any) -> Reduction | None:
         f"There is no reduction {given!r}. There are {', '.join(map(repr, _named))}, and "
         "`lox.Reduction` for one of your own."
     )
+
+
+def add_named(name: str, reduction: Reduction) -> None:
+    """Let a name stand for a reduction that is made in another module."""
+    _named[name] = reduction
 
 
 def _number(dtype: Any) -> Any:
@@ -145,6 +152,14 @@ def _exactly(x: jax.Array) -> tuple:
     return x, jnp.zeros_like(x)
 
 
+def _divided(total: jax.Array, count: jax.Array) -> jax.Array:
+    """Divide by a number of rows. Without any the total is 0, and so is the result.
+
+    A NaN there would stop a program under `jax_debug_nans` that never has one.
+    """
+    return total / jnp.maximum(count, 1).astype(total.dtype)
+
+
 def _total(dtype: Callable) -> Reduction:
     """A compensated sum in `dtype`."""
     return Reduction(
@@ -163,7 +178,7 @@ def _mean() -> Reduction:
         empty=lambda row: (total.empty(row), jnp.zeros((), jnp.int32)),
         lift=lambda row: (total.lift(row), jnp.ones((), jnp.int32)),
         combine=lambda a, b: (_plus(a[0], b[0]), a[1] + b[1]),
-        finish=lambda acc: total.finish(acc[0]) / acc[1].astype(acc[0][0].dtype),
+        finish=lambda acc: _divided(total.finish(acc[0]), acc[1]),
         name="'mean'",
         dtype=_mean_dtype,
     )
@@ -183,14 +198,16 @@ def _spread(name: str, finish: Callable) -> Reduction:
     def combine(a, b):
         count = a[0] + b[0]
         real = a[2][0].dtype
-        share = b[0].astype(real) / jnp.maximum(count, 1).astype(real)
+        share = _divided(b[0].astype(real), count)
         delta = (b[1][0] - a[1][0]) + (b[1][1] - a[1][1])
         delta = jnp.where((a[0] > 0) & (b[0] > 0), delta, _sole(a, b))
         mean = _plus(a[1], _exactly(delta * share.astype(delta.dtype)))
         square = jnp.square(delta.real) + jnp.square(delta.imag)
         more = square * share * a[0].astype(real)
-        # Two infinities have no difference.
-        lost = jnp.where(a[0] > 0, jnp.nan, 0.0).astype(real)
+        # Two infinities have no difference. This is NaN, but 0 where all is finite: a NaN
+        # that is only there to be chosen would stop a program under `jax_debug_nans`.
+        lost = (delta - delta).real
+        lost = jnp.where(a[0] > 0, lost, jnp.zeros_like(lost))
         more = jnp.where(jnp.isfinite(delta), more, lost)
         return count, mean, _plus(_plus(a[2], b[2]), _exactly(more))
 
@@ -199,35 +216,33 @@ def _spread(name: str, finish: Callable) -> Reduction:
 
     def value(acc):
         count, _, (high, low) = acc
-        return finish((high + low) / count.astype(high.dtype))
+        return finish(_divided(high + low, count))
 
     return Reduction(empty, lift, combine, value, name=name, dtype=_spread_dtype)
 
 
-def _extreme(name: str, choose: Callable, bound: Callable) -> Reduction:
+def _extreme(name: str, choose: Callable) -> Reduction:
+    """The smallest or the largest row, and whether there was one.
+
+    No value could stand for "no row yet": some dtypes of 8 bits have no infinity, and
+    where there is one it would stop a program under `jax_debug_infs`.
+    """
+
+    def combine(a, b):
+        either = jnp.where(b[0], b[1], a[1])
+        return a[0] | b[0], jnp.where(a[0] & b[0], choose(a[1], b[1]), either)
+
     return Reduction(
-        empty=lambda row: jnp.full(row.shape, bound(row.dtype), row.dtype),
-        lift=lambda row: row,
-        combine=choose,
-        finish=lambda best: best,
+        empty=_no_row,
+        lift=_one_row,
+        combine=combine,
+        finish=lambda acc: acc[1],
         name=name,
         dtype=_ordered,
     )
 
 
-def _largest(dtype: Any) -> Any:
-    if dtype == jnp.bool_:
-        return True
-    return jnp.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).max
-
-
-def _smallest(dtype: Any) -> Any:
-    if dtype == jnp.bool_:
-        return False
-    return -jnp.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).min
-
-
-def _single(name: str, choose: Callable) -> Reduction:
+def _single(which: Literal["first", "last"], choose: Callable) -> Reduction:
     """One of the rows; `choose` says whether it is the later of two."""
 
     def combine(a, b):
@@ -235,23 +250,32 @@ def _single(name: str, choose: Callable) -> Reduction:
         return a[0] | b[0], jnp.where(later, b[1], a[1])
 
     return Reduction(
-        empty=lambda row: (jnp.zeros((), bool), jnp.zeros(row.shape, row.dtype)),
-        lift=lambda row: (jnp.ones((), bool), row),
+        empty=_no_row,
+        lift=_one_row,
         combine=combine,
         finish=lambda acc: acc[1],
-        name=name,
+        steps=which,
+        name=f"'{which}'",
         dtype=lambda dtype: dtype,
     )
 
 
-_last = _single("'last'", lambda a, b: b)
+def _no_row(row: jax.Array) -> tuple:
+    return jnp.zeros((), bool), jnp.zeros(row.shape, row.dtype)
+
+
+def _one_row(row: jax.Array) -> tuple:
+    return jnp.ones((), bool), row
+
+
+_last = _single("last", lambda a, b: b)
 
 _named: dict[str, Reduction | None] = {
     "mean": _mean(),
     "sum": _total(_wide),
-    "min": _extreme("'min'", jnp.minimum, _largest),
-    "max": _extreme("'max'", jnp.maximum, _smallest),
-    "first": _single("'first'", lambda a, b: b & ~a),
+    "min": _extreme("'min'", jnp.minimum),
+    "max": _extreme("'max'", jnp.maximum),
+    "first": _single("first", lambda a, b: b & ~a),
     "last": _last,
     "count": Reduction(
         empty=lambda row: jnp.zeros((), jnp.int32),

@@ -1,16 +1,44 @@
-"""The rows of one key: its values in time, with their steps and which of them exist."""
+"""The rows of some keys: their values in time, with their steps and which of them exist.
+
+A row is one record of one key. Under `jit` nothing can be appended to a list, so the rows
+of a key are stacked, and what they have in common is known while tracing. Three kinds of
+axes are in front of the axes that a value was logged with:
+
+    leading    put in front of everything, after the rows were collected: `vmap(spool(f))`
+    time       one index for each row; a single row has no such axis
+    batch      one index for each example of a `vmap` and each device of a `shard_map` that
+               the rows were logged in: `spool(vmap(f))`
+
+    value      (*leading, [time,] *batch, ...)
+    steps      (*leading, [time,] *batch, ...)
+    valid      (*leading, [time,] *batch)
+    masks      (*leading, [time,] *batch)
+    count      (*leading,         *batch)
+
+For example, a loop of 3 iterations that logs a vector of 5 numbers, for 2 examples:
+
+    spool(vmap(f))     value (3, 2, 5)    time, batch and the vector
+    vmap(spool(f))     value (2, 3, 5)    leading, time and the vector
+
+Some rows may not exist: one branch of a `cond` logs two rows and the other logs three. Then
+there is room for three, and `valid` marks those that were really logged. The others are
+masked rows, whose content means nothing.
+
+Invariant: all arrays of some rows have the same leading, time and batch axes. So whatever
+stacks, pads or repeats rows treats all of them alike, and need not look into a value.
+"""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax.extend.core import JaxprEqn
 
-from lox._jax import sharding, tracing
-from lox_host.axes import embedding
+from lox._jax import tracing
+from lox._rows.types import AnyArray, PyTree, RowForm, Shape
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,13 +53,16 @@ class Branch:
 class Where:
     """The source line of an equation. Never tells two structures apart."""
 
-    def __init__(self, eqn: Any = None):
+    def __init__(self, eqn: JaxprEqn | None = None):
         self._eqn = eqn
 
     def __str__(self) -> str:
         if self._eqn is None:
             return "a line that is not known"
         return tracing.source_line(self._eqn)
+
+    # Rows are the same program wherever they were logged: JAX compares their structures
+    # to find out whether branches and carries agree, and caches by them.
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Where)
@@ -40,55 +71,59 @@ class Where:
         return 0
 
 
-def static(**options):
+def static(**options: Any) -> Any:
+    """Declare a field of a pytree that is known while tracing."""
     return dataclasses.field(metadata={"static": True}, **options)
+
+
+def static_names(cls: type) -> list[str]:
+    """Return the names of the fields that are known while tracing."""
+    fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
+    return [field.name for field in fields if field.metadata.get("static")]
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """All rows of one key.
-
-    Arrays have the axes `[time,] *batch, ...`, each the same number of axes in front
-    when `vmap` or `scan` went over the whole.
+    """All rows of one key, or of the keys of one record.
 
     Attributes:
-        value: The logged value, a pytree of arrays.
+        value: The logged value, a pytree of arrays. Of several keys: a tuple of values.
         steps: The steps by name.
-        valid: Which rows were really logged, `[time,] *batch`. None: all of them.
-        masks: The same for each step that only some rows have.
-        count: How many rows there were before only the last ones were kept, `*batch`.
+        valid: Which rows were really logged. None: all of them.
+        masks: For each step that only some rows have, which ones have it.
+        count: How many rows there were before only the last ones were kept.
         time: Whether there is a time axis. Without it this is a single row.
-        ndim: The rank that a row has in the first array of the value.
-        batch: Sizes of the axes that `vmap` and `shard_map` gave to a row.
-        outer: How many of these are from outside of the `shard_map` around.
+        ndim: The rank that a row has in the first array of the value, with batch axes.
+        batch: The sizes of the batch axes.
+        outer: How many of these are from outside the `shard_map` around.
         tags: The tags of the key.
         path: The branches of vmapped `cond`s around these rows.
-        sure: Whether each example that takes the path logs all of these rows.
+        exact: Whether each example that takes the path logs all of these rows.
         altered: Whether these are not the rows as logged: "reduced" or "thinned" ones.
         bound: The number of rows that are logged at most; of "thinned" ones, before.
         where: The line that logged the first of them.
     """
 
-    value: Any
-    steps: dict[str, Any]
-    valid: Any = None
-    masks: dict[str, Any] = dataclasses.field(default_factory=dict)
-    count: Any = None
+    value: PyTree
+    steps: dict[str, AnyArray]
+    valid: AnyArray | None = None
+    masks: dict[str, AnyArray] = dataclasses.field(default_factory=dict)
+    count: AnyArray | None = None
     time: bool = static(default=False)
     ndim: int = static(default=0)
-    batch: tuple[int, ...] = static(default=())
+    batch: Shape = static(default=())
     outer: int = static(default=0)
     tags: tuple[str, ...] = static(default=())
     path: tuple[Branch, ...] = static(default=())
-    sure: bool = static(default=True)
+    exact: bool = static(default=True)
     altered: str = static(default="")
     bound: int = static(default=1)
     where: Where = static(default=Where())
 
     @property
-    def lead(self) -> int:
-        """The number of axes in front, which came after the rows were collected."""
+    def leading(self) -> int:
+        """The number of leading axes."""
         return jnp.ndim(jax.tree.leaves(self.value)[0]) - self.ndim - self.time
 
     @property
@@ -96,162 +131,59 @@ class Rows:
         """The number of rows. Not `len()`: it may be symbolic."""
         if not self.time:
             return 1
-        return jnp.shape(jax.tree.leaves(self.value)[0])[self.lead]
+        return jnp.shape(jax.tree.leaves(self.value)[0])[self.leading]
+
+    @property
+    def row(self) -> RowForm:
+        """The form of one row. There must be no leading axes."""
+        # ([time,] *batch, ...) -> (...)
+        n = self.time + len(self.batch)
+        leaves, treedef = jax.tree.flatten(self.value)
+        return treedef, tuple(jax.ShapeDtypeStruct(x.shape[n:], x.dtype) for x in leaves)
 
     def arrays(self) -> tuple:
-        """All that is an array, but for the value."""
+        """Return all fields that hold arrays, except for the value."""
         return self.steps, self.valid, self.masks, self.count
 
-    def form(self) -> tuple:
-        """All that is known before the program runs, in the order of the attributes."""
-        return Rows, *(getattr(self, field) for field in _STATIC)
+    def static_fields(self) -> tuple:
+        """Return the class and all fields without arrays, in their order."""
+        return Rows, *(getattr(self, name) for name in _STATIC)
 
     def replace(self, **changes: Any) -> "Rows":
+        """Return the same rows with other fields."""
         return dataclasses.replace(self, **changes)
 
-    def at(self, steps: dict[str, Any]) -> "Rows":
-        """The same with steps for all rows, in place of those with their names."""
-        axes = self.lead + self.time + len(self.batch)
+    def with_steps(self, steps: dict[str, AnyArray]) -> "Rows":
+        """Return the rows with the same steps for all, in place of those of that name."""
+        # (...) -> (*leading, [time,] *batch, ...)
+        axes = self.leading + self.time + len(self.batch)
         shape = jnp.shape(jax.tree.leaves(self.value)[0])[:axes]
 
-        def wide(step):
+        def repeat(step):
             # What is on the host stays there.
             broadcast = jnp.broadcast_to if isinstance(step, jax.Array) else np.broadcast_to
             return broadcast(step, (*shape, *jnp.shape(step))) if shape else step
 
-        same = {name: wide(step) for name, step in steps.items()}
+        repeated = {name: repeat(step) for name, step in steps.items()}
         masks = {name: mask for name, mask in self.masks.items() if name not in steps}
-        return self.replace(steps={**self.steps, **same}, masks=masks)
+        return self.replace(steps={**self.steps, **repeated}, masks=masks)
 
     def without_batch_axis(self) -> "Rows":
-        """The same when the first batch axis has become one in front."""
+        """Return the rows when their first batch axis has become a leading one."""
         outer = max(self.outer - 1, 0)
         return self.replace(batch=self.batch[1:], outer=outer, ndim=self.ndim - 1)
 
     def map(self, fun: Callable, **changes: Any) -> "Rows":
-        """Apply `fun` to every array that has rows."""
-        without = jax.tree.map(fun, self.replace(count=None))
-        return without.replace(**{"count": self.count, **changes})
+        """Apply `fun` to every array that has rows, which `count` has not."""
+        mapped = jax.tree.map(fun, self.replace(count=None))
+        return mapped.replace(**{"count": self.count, **changes})
 
 
-_STATIC = [f.name for f in dataclasses.fields(Rows) if f.metadata.get("static")]
-
-
-def concatenate(key: str, parts: Sequence[Rows]) -> Rows:
-    """Join rows in time."""
-    bound = sum(part.bound for part in parts)
-    if len({_form(part) for part in parts}) > 1:
-        target = common(key, parts, time=True)
-        parts = [conform(part, target, part.length) for part in parts]
-    join = lax.concatenate if parts[0].time else _stack
-    counts = [part.count for part in parts if part.count is not None]
-    rows = [part.replace(count=None) for part in parts]
-    joined = jax.tree.map(lambda *xs: join(_alike(xs), 0), *rows)
-    count = sum(counts[1:], counts[0]) if counts else None
-    return joined.replace(time=True, count=count, bound=bound)
-
-
-def _alike(xs: Sequence[Any]) -> list:
-    """Where shardings are explicit, all as the first."""
-    return [xs[0], *(sharding.shard_like(x, xs[0]) for x in xs[1:])]
-
-
-def common(key: str, parts: Sequence[Rows], time: bool = False) -> Rows:
-    """The form that holds any of `parts`: abstract arrays, as long as the longest."""
-    first, widest = parts[0], max(parts, key=lambda part: len(part.batch))
-    for part in parts:
-        check_batch(key, part, widest)
-        check_same(key, first, part)
-    batch = widest.batch
-    time = time or any(part.time for part in parts)
-    length = max(part.length for part in parts)
-    front = ((length,) if time else ()) + batch
-
-    def form(part: Rows) -> Callable:
-        n = part.time + len(part.batch)
-        is_whole = part.batch == batch
-        lanes = [i + part.time if is_whole else None for i in range(len(batch))]
-
-        def abstract(x):
-            axes = [*[None] * time, *lanes, *range(n, jnp.ndim(x))]
-            return sharding.abstract_array(front + jnp.shape(x)[n:], x.dtype, x, axes)
-
-        return abstract
-
-    names = dict.fromkeys(name for part in parts for name in part.steps)
-    steps = {
-        name: next(form(p)(p.steps[name]) for p in parts if name in p.steps)
-        for name in names
-    }
-    partial = {name for p in parts for name in names if name not in p.steps}
-    partial.update(name for p in parts for name in p.masks)
-    mask = jax.ShapeDtypeStruct(front, bool)
-    path = tuple(b for b in first.path if all(b in part.path for part in parts))
-    counted = any(part.count is not None for part in parts)
-    return Rows(
-        value=jax.tree.map(form(first), first.value),
-        steps=steps,
-        valid=mask if any(p.valid is not None for p in parts) else None,
-        masks=dict.fromkeys(sorted(partial), mask),
-        count=jax.ShapeDtypeStruct(batch, jnp.int32) if counted else None,
-        time=time,
-        ndim=first.ndim - len(first.batch) + len(batch),
-        batch=batch,
-        outer=widest.outer,
-        tags=tuple(dict.fromkeys(tag for part in parts for tag in part.tags)),
-        path=path,
-        sure=all(part.sure and len(part.path) == len(path) for part in parts),
-        altered=first.altered,
-        bound=max(part.bound for part in parts),
-        where=first.where,
-    )
-
-
-def conform(rows: Rows | None, target: Rows, length: int | None = None) -> Rows:
-    """Bring `rows` into the form of `target`; rows that it lacks are not valid."""
-    length = target.length if length is None else length
-    if rows is None:
-        empty = target.map(
-            lambda x: sharding.shard_like(
-                jnp.zeros(_resized(x, target, length), x.dtype), x
-            )
-        )
-        none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), target.count)
-        return empty.replace(masks=jax.tree.map(jnp.ones_like, empty.masks), count=none)
-    rows = _aligned(rows, target)
-    count = None if target.count is None else counted(rows)
-    if target.time and not rows.time:
-        rows = rows.map(lambda x: lax.expand_dims(x, (0,)))
-
-    def fill(x, value):
-        return jnp.full(_resized(x, target, rows.length), value, x.dtype)
-
-    valid = rows.valid
-    if target.valid is not None and valid is None:
-        valid = fill(target.valid, True)
-    same = target.replace(
-        value=rows.value,
-        steps={
-            name: rows.steps[name] if name in rows.steps else fill(step, 0)
-            for name, step in target.steps.items()
-        },
-        valid=valid,
-        count=count,
-        masks={
-            name: rows.masks[name] if name in rows.masks else fill(mask, name in rows.steps)
-            for name, mask in target.masks.items()
-        },
-    )
-    if same.length == length:
-        return same
-    missing = conform(None, target, length - same.length)
-    both = [part.replace(count=None) for part in (same, missing)]
-    padded = jax.tree.map(lambda *xs: lax.concatenate(xs, 0), *both)
-    return padded.replace(count=same.count)
+_STATIC = static_names(Rows)
 
 
 def counted(rows: Rows) -> jax.Array:
-    """How many rows were really logged, `*batch`."""
+    """Count the rows that were really logged, `*batch`."""
     if rows.count is not None:
         return rows.count
     if rows.valid is None:
@@ -260,61 +192,12 @@ def counted(rows: Rows) -> jax.Array:
     return valid.sum(0, dtype=jnp.int32) if rows.time else valid
 
 
-def _form(rows: Rows) -> Any:
-    """What rows must agree in to be joined as they are."""
-    leaves, treedef = jax.tree.flatten(rows)
-    return treedef, *((np.shape(x)[rows.time :], x.dtype) for x in leaves)
-
-
-def _stack(xs: Sequence[Any], axis: int) -> Any:
-    # Constants, such as steps written as numbers, stay constant.
-    if all(isinstance(x, np.ndarray) for x in xs):
-        return np.stack(xs, axis)
-    return jnp.stack(xs, axis)
-
-
-def mask_over(target: Rows) -> jax.ShapeDtypeStruct:
-    """A mask over the rows of `target`."""
-    leaf = jax.tree.leaves(target.value)[0]
-    return jax.ShapeDtypeStruct(leaf.shape[: target.time + len(target.batch)], bool)
-
-
-def _resized(x: Any, target: Rows, length: int) -> tuple[int, ...]:
-    return (length, *x.shape[1:]) if target.time else x.shape
-
-
-def widened(rows: Rows, batch: tuple[int, ...]) -> Rows:
-    """The rows with all of the batch axes, repeated along those that they lack."""
-    ndim = rows.ndim - len(rows.batch) + len(batch)
-    return _aligned(rows, rows.replace(batch=batch, ndim=ndim))
-
-
-def _aligned(rows: Rows, target: Rows) -> Rows:
-    """Repeat what does not depend on a batch axis along it."""
-    if rows.batch == target.batch:
-        return rows
-    own = embedding(rows.batch, target.batch) or ()
-    missing = [i + rows.time for i in range(len(target.batch)) if i not in own]
-
-    def align(x):
-        front, rest = x.shape[: rows.time], x.shape[rows.time + len(rows.batch) :]
-        wide = lax.expand_dims(x, missing)
-        return jnp.broadcast_to(wide, front + target.batch + rest)
-
-    count = rows.count
-    if count is not None:
-        at = [i - rows.time for i in missing]
-        count = jnp.broadcast_to(lax.expand_dims(count, at), target.batch)
-    form = {"batch": target.batch, "outer": target.outer, "ndim": target.ndim}
-    return rows.map(align, count=count, **form)
-
-
-def key_data(x: Any) -> Any:
-    """Return the same, a typed PRNG key as its data."""
+def key_data(x: AnyArray) -> AnyArray:
+    """Return an array as it is, but typed PRNG keys as their data."""
     return jax.random.key_data(x) if _is_key(x) else x
 
 
-def _is_key(x: Any) -> bool:
+def _is_key(x: AnyArray) -> bool:
     return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
@@ -322,59 +205,8 @@ def without_keys(rows: Rows) -> Rows:
     """Return the rows with typed PRNG keys as their data, which has more axes."""
     if not any(map(_is_key, jax.tree.leaves(rows))):
         return rows  # as it is: keys of one record share it
+    # (...) of keys -> (..., n) of uint32
     data = rows.map(key_data)
-    before, after = (jax.tree.leaves(own.value) for own in (rows, data))
+    before, after = jax.tree.leaves(rows.value), jax.tree.leaves(data.value)
     more = np.ndim(after[0]) - np.ndim(before[0]) if after else 0
     return data.replace(ndim=rows.ndim + more)
-
-
-def per_example(rows: Any, size: int) -> Any:
-    """The rows with their first batch axis, of this size, as one in front."""
-    if rows.batch[:1] != (size,):
-        return rows.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)))
-    front = rows.map(lambda x: jnp.moveaxis(x, int(rows.time), 0))
-    return front.without_batch_axis()
-
-
-def check_batch(key: str, part: Any, widest: Any) -> None:
-    if embedding(part.batch, widest.batch) is None:
-        raise ValueError(
-            f"{key!r} depends on `vmap`s of size {part.batch} at {part.where} and of "
-            f"size {widest.batch} at {widest.where}; which of the axes are the same cannot "
-            "be told. Use another key, or log a value that depends on all of the axes; in "
-            "`lax.map`, use a `batch_size` that divides the length."
-        )
-
-
-def check_same(key: str, a: Rows, b: Rows) -> None:
-    if _describe(a, a.value) != _describe(b, b.value):
-        raise ValueError(
-            f"{key!r} is logged as {_describe(a, a.value)} at {a.where} and as "
-            f"{_describe(b, b.value)} at {b.where}. The rows of one key must have one "
-            "shape and dtype: use another key, or `reshape` and `astype` the value."
-        )
-    for name in a.steps.keys() & b.steps.keys():
-        first, second = _describe(a, a.steps[name]), _describe(b, b.steps[name])
-        if first != second:
-            raise ValueError(
-                f"The step {name!r} of {key!r} is {first} at {a.where} and {second} at "
-                f"{b.where}. The steps of one key must have one shape and dtype."
-            )
-
-
-def _describe(rows: Rows, tree: Any) -> str:
-    """The form of one row, such as `float32[3]`."""
-    n = rows.time + len(rows.batch)
-    return describe(
-        jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[n:], x.dtype), tree)
-    )
-
-
-def describe(tree: Any) -> str:
-    def leaf(x):
-        return f"{x.dtype}[{','.join(map(str, x.shape))}]"
-
-    leaves, treedef = jax.tree.flatten(jax.tree.map(leaf, tree))
-    if treedef == jax.tree.structure(0):
-        return leaves[0]
-    return str(jax.tree.unflatten(treedef, leaves)).replace("'", "")

@@ -1,21 +1,28 @@
-"""Reductions that stand beside others of the same key, each with an entry of its own.
+r"""Several reductions of one key side by side, each with an entry of its own.
 
-Such an entry is collected under the key and the name of its reduction, and named when
-all of them are known.
+In logify, `log("loss", x, "mean")` and `log("loss", x, "sum")` are two results. While the
+program runs, each is collected under the key and the name of its reduction, with a
+character between them that no key of a user holds. In the end each gets a name, which is
+known only when all of them are:
+
+    collected          "loss\0mean"    "loss\0sum"    "accuracy\0mean"
+    named              "loss/mean"     "loss/sum"     "accuracy"
 """
 
 import collections
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 RESERVED = "\0"
 """What no key of a user holds."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Apart:
-    """A reduction, by its name, that stands beside others of the same key."""
+class SideBySide:
+    """The name of a reduction that a key may have beside others."""
 
     name: str
 
@@ -24,34 +31,34 @@ class _Key(str):
     """A key and the name of its reduction; messages show the key alone."""
 
     def __repr__(self) -> str:
-        return repr(separated(self)[0])
+        return repr(split_entry_key(self)[0])
 
 
 def entry_key(key: str, reduce: Any) -> str:
-    """What a key is collected under if the reduction stands apart."""
+    """Return what a key is collected under if it may have several reductions."""
     if reduce is None:
         reduce = "append"
     name = reduce if isinstance(reduce, str) else reduce.name
     return _Key(key + RESERVED + name)
 
 
-def separated(key: str) -> tuple[str, str]:
-    """The key as it was logged, and the name of a reduction that stands apart."""
-    own, _, name = key.partition(RESERVED)
-    return own, name
+def split_entry_key(key: str) -> tuple[str, str]:
+    """Return the key as it was logged, and the reduction that it has beside others."""
+    logged_key, _, name = key.partition(RESERVED)
+    return logged_key, name
 
 
-def told_apart(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries by key, those that share it with others as `key/reduction`."""
-    each = {key: separated(key) for key in entries}
-    shared = collections.Counter(own for own, _ in each.values())
-    named: dict[str, Any] = {}
-    for key, (own, reduction) in each.items():
-        name = f"{own}/{reduction}" if reduction and shared[own] > 1 else own
+def name_entries(entries: Mapping[str, T]) -> dict[str, T]:
+    """Return the entries by key, those that share it with others as `key/reduction`."""
+    number_of = collections.Counter(split_entry_key(entry)[0] for entry in entries)
+    named: dict[str, T] = {}
+    for entry, rows in entries.items():
+        key, reduction = split_entry_key(entry)
+        name = f"{key}/{reduction}" if reduction and number_of[key] > 1 else key
         if name in named:
             raise ValueError(
                 f"Two entries would be called {name!r}: the key of that name, and one of "
                 "the reductions of a key that has several. Rename one of the two keys."
             )
-        named[name] = entries[key]
+        named[name] = rows
     return named

@@ -146,7 +146,7 @@ def _parts_of_group(
     rows: Rows, runs: np.ndarray, packets: np.ndarray
 ) -> Iterator[_GroupRows]:
     """Cut the rows of a group where their steps change."""
-    leading = rows.lead - 1
+    leading = rows.leading - 1
 
     def flatten(x: np.ndarray) -> np.ndarray:
         # (runs, *leading, [time,] *batch, ...) -> (rows, *leading, *batch, ...)

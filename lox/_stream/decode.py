@@ -128,7 +128,9 @@ class Decoder:
         # Or one for each `vmap`.
         example = np.array(index[0] if len(index) == 1 else index)
         rows = logs.rows().items()
-        return logdict.of({key: of_key.at({"example": example}) for key, of_key in rows})
+        return logdict.of(
+            {key: of_key.with_steps({"example": example}) for key, of_key in rows}
+        )
 
     def _logs(self, leaves: list, rows: Callable[[], dict[str, Rows]]) -> logdict:
         values = leaves if self.tree is None else self.tree.unflatten(leaves)

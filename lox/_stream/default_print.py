@@ -49,9 +49,8 @@ def _of_those_who_logged(values: dict, steps: dict, valid: Any) -> tuple[dict, d
         return values, steps
     values, steps = jax.tree.map(lambda x: x[valid], (values, steps))
     examples = np.argwhere(valid)
-    return values, {
-        **steps, "example": examples[:, 0] if examples.shape[1] == 1 else examples
-    }  # fmt: skip
+    name = "example" if "example" not in steps else "index"  # a step of the user's stays
+    return values, {**steps, name: examples[:, 0] if examples.shape[1] == 1 else examples}
 
 
 def _print_line(values: dict, steps: dict) -> None:

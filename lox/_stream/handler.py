@@ -10,14 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
+from lox._core.analysis import is_bounded, lets_buffer_everywhere
 from lox._core.collect import Collect
 from lox._core.handler import Handler
 from lox._core.record import Delivery, Record
 from lox._jax import equations, sharding
 from lox._logdict.logdict import logdict
+from lox._rows.align import per_example
 from lox._rows.collected import Collected, Threaded, rows_by_key
-from lox._rows.rows import Where, per_example, static, without_keys
-from lox._stream.buffer import Buffer, can_thread_buffer, is_bounded
+from lox._rows.loop_carry import Buffer
+from lox._rows.rows import Where, static, without_keys
+from lox._stream.buffer import any_example
 from lox._stream.emit import emit
 from lox._stream.packet import Packet
 
@@ -32,7 +35,8 @@ class Tap(Handler):
         token: Comes from the last host call: the next one comes after it.
         run: What each record goes with: the number of the run that it belongs to.
         callback: What the host calls.
-        batch: Every how many rows of a key a loop delivers them. None: each record.
+        batch: Every how many rows of a key, of those that an interval keeps, a loop
+            delivers them. None: each record.
         batch_axes: Sizes of the axes that come from `vmap`s around.
         buffer: Where rows wait for others. None: they are delivered at once.
     """
@@ -64,8 +68,9 @@ class Tap(Handler):
     ) -> int | None:
         if self.batch is None or self.buffer or not all(map(is_bounded, body)):
             return None
+        # Of any `batch * interval` rows in a row, `batch` are kept.
         number = max(1, rows())
-        size = max(1, self.batch // number)
+        size = max(1, self.batch * self.every() // number)
         if length is None or number == 1:
             return size
         # As many calls with as many rows each, if that is possible: the last few iterations
@@ -77,7 +82,7 @@ class Tap(Handler):
         if self.batch is None or self.buffer or self.batch_axes or self.collect.coordinates:
             return None
         is_bounded_loop = all(map(is_bounded, equations.jaxprs_in(loop.params)))
-        if is_bounded_loop or not can_thread_buffer(loop):
+        if is_bounded_loop or not lets_buffer_everywhere(loop):
             return None
         rows = _sendable(logs())
         return self._replace(buffer=Buffer.of(rows, self.batch)) if rows.groups else None
@@ -89,7 +94,7 @@ class Tap(Handler):
 
     def after(self, state: Threaded) -> Self:
         return self._replace(
-            collect=self.collect.after(state),
+            collect=self.collect.after(dataclasses.replace(state, buffer=None)),
             buffer=self.buffer if state.buffer is None else state.buffer,
             token=self.token if state.token is None else state.token,
         )
@@ -110,21 +115,21 @@ class Tap(Handler):
         token = self.token
         for rows in parts:
             buffer = buffer.add(rows)
-            is_full = buffer.is_full()
+            is_full = any_example(buffer.is_full())
             send = ft.partial(self._send, buffer, token)
             token = jax.lax.cond(is_full, send, lambda token=token: token)
             buffer = buffer.emptied(is_full)
         return Threaded(buffer=buffer, token=token)
 
-    def flush(self) -> Threaded:
-        return (
-            Threaded(token=self._send(self.buffer, self.token))
-            if self.buffer
-            else Threaded()
-        )
+    def flush(self, logs: Collected) -> Collected:
+        """Send the rows that still wait after a loop."""
+        assert self.buffer is not None
+        token = self._send(self.buffer, self.token)
+        state = dataclasses.replace(logs.threaded, buffer=None, token=token)
+        return logs.replace(threaded=state)
 
     def _send(self, buffer: Buffer, token: Any) -> jax.Array:
-        delivery = _delivery(buffer.rows(), self.run, self.batch_axes)
+        delivery = _delivery(buffer.waiting(), self.run, self.batch_axes)
         return emit([delivery], self.callback, token)
 
     def _replace(self, **changes: Any) -> Self:
@@ -172,7 +177,7 @@ def _delivery(logs: Collected, run: Any, batch_axes: tuple[int, ...]) -> Deliver
     n = len(batch_axes)
     groups = {
         keys: without_keys(
-            rows.replace(path=(), outer=0, sure=True, bound=1, count=None, where=Where())
+            rows.replace(path=(), outer=0, exact=True, bound=1, count=None, where=Where())
         )
         for keys, rows in logs.rows.items()
     }

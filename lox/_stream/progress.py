@@ -1,5 +1,6 @@
 """`progress`: a progress bar for a program, made from its loops."""
 
+import contextlib
 import dataclasses
 import functools as ft
 import math
@@ -10,6 +11,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
+from lox._core import context as _context
 from lox._core.handler import Handler, Idle
 from lox._core.interpreter import Interpreter
 from lox._core.log import check_function
@@ -38,7 +40,7 @@ def progress(fun: Callable, *, title: str | None = None) -> Callable:
     The iterations of its loops are counted: what share of them is done, how many there
     are in a second, how long the rest will take. Of a loop of unknown length only the
     first two can be said. On a terminal this is a bar, elsewhere a line every ten seconds,
-    both on standard error.
+    both on standard error. What `fun` logs is not printed.
 
     Args:
         fun: Any JAX function; usually a jitted one. It need not log anything.
@@ -59,7 +61,11 @@ def progress(fun: Callable, *, title: str | None = None) -> Callable:
 
 
 def _count(title: str, fun: Callable, *args: Any, **kwargs: Any) -> Any:
-    traced = trace(fun, *args, **kwargs)
+    # What the program logs is for the transformations around, and never printed: lines
+    # would tear the bar apart.
+    is_printed = _context.state() == "printed"
+    with _context.silent() if is_printed else contextlib.nullcontext():
+        traced = trace(fun, *args, **kwargs)
     program = equations.close(traced.jaxpr).jaxpr
     display = Display(Bar(title, _expected(program)))
     count, has_loops = Count(new_token(), display), bool(_loops(program))

@@ -3,7 +3,7 @@
 import dataclasses
 import functools as ft
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -13,7 +13,9 @@ from lox._core.collect import Collect
 from lox._core.interpreter import Interpreter
 from lox._core.log import check_function
 from lox._core.options import check_positive, check_prefix, listening, selection
+from lox._core.record import Delivery, listed
 from lox._core.transform import transformed
+from lox._core.when import Condition, check_when
 from lox._logdict.logdict import logdict
 from lox._stream.callbacks import awaited, call_soon, callback_thread
 from lox._stream.decode import unpacked
@@ -34,6 +36,7 @@ def tap(
     interval: int | None = None,
     batch: int | None = None,
     process: bool = False,
+    when: Callable[[logdict], Any] | None = None,
 ) -> Callable:
     """Call a function with what `fun` logs, while it runs.
 
@@ -44,8 +47,8 @@ def tap(
 
     What is logged goes on to whoever is around, too, but is not printed any more.
 
-    Under `vmap`, the callback is called for each example that logs, and `example` is a
-    step.
+    Under `vmap`, the callback is called for each example that logs, and its index is the
+    step `example`; your own steps then need other names.
 
     Args:
         fun: Any JAX function, with loops of any kind.
@@ -61,6 +64,10 @@ def tap(
             which the callback is called. Of several processes (`jax.distributed`) that
             run a program together, the first one is called, and inside of a `shard_map`
             each of them for its own devices.
+        when: Call for a record only if this function of it is true, such as
+            `lambda logs: logs["loss"] > 5` or `lox.nonfinite`. It is asked on the device,
+            for each record and each example. As long as it is false, the host is not
+            called. With `interval`, the rows for which it is true are counted.
 
     Returns:
         A function that does and returns what `fun` does.
@@ -89,7 +96,9 @@ def tap(
     callback_thread.start()
     watch_signals()
     listener = Listener(_identified(callback), prefix, process)
-    return awaited(tapped(fun, listener, argnames, tags, interval, batch), listener)
+    check_when("lox.tap", when)
+    tapping = tapped(fun, listener, argnames, tags, interval, batch, when=when)
+    return awaited(tapping, listener)
 
 
 class Listens(Protocol):
@@ -110,6 +119,7 @@ def tapped(
     interval: int | None,
     batch: int | None,
     run: Any = None,
+    when: Condition | None = None,
 ) -> Callable:
     """`fun`, and what it logs goes to the listener, with the run that it belongs to."""
     check_positive(interval=interval, batch=batch)
@@ -119,6 +129,7 @@ def tapped(
         keep=True,
         reduce=((None, "append"),),
         interval=interval,
+        when=when,
     )
     options = collect, listener, batch
     return transformed(fun, ft.partial(_tap, *options), options, run)
@@ -154,6 +165,23 @@ class Listener:
     def configured(self, jaxpr: Any, interval: int | None) -> Callable[[Packet], None]:
         return self
 
+    def check_steps(self, deliveries: Sequence[Delivery]) -> None:
+        """Raise if a step of the user's has the name of one that the callback is given."""
+        for delivery in deliveries:
+            steps = delivery.logs.steps
+            if delivery.batch and "example" in steps:
+                raise ValueError(
+                    f"{listed(steps['example'])} is logged with a step called 'example', "
+                    "which is where `lox.tap` puts the index of the example under `vmap`. "
+                    "Give your step another name, or tap outside: `lox.tap(jax.vmap(f))`."
+                )
+            if self.process and "process" in steps:
+                raise ValueError(
+                    f"{listed(steps['process'])} is logged with a step called 'process', "
+                    "which is where `lox.tap(process=True)` puts the index of the process. "
+                    "Give your step another name."
+                )
+
     def __call__(self, packet: Packet) -> None:
         call_soon(self, self._deliver, packet)
 
@@ -165,7 +193,7 @@ class Listener:
 def _with_process(logs: logdict) -> logdict:
     number = np.array(jax.process_index())
     rows = logs.rows().items()
-    return logdict.of({key: own.at({"process": number}) for key, own in rows})
+    return logdict.of({key: own.with_steps({"process": number}) for key, own in rows})
 
 
 def _identified(callback: Callable) -> Callable:

@@ -18,7 +18,8 @@ from lox._core.spool import spool
 from lox._jax import tracing
 from lox._logdict.logdict import logdict
 from lox._rows.reductions import Reduction
-from lox._rows.rows import key_data, without_keys
+from lox._rows.rows import without_keys
+from lox._runs.key_words import key_words
 from lox._runs.logger_callbacks import FinishRuns, WriteRows
 from lox._runs.open_run import open_run
 from lox._runs.straight import StraightWay
@@ -293,16 +294,10 @@ def _check_kind(state: Any) -> None:
 
 def _key_words(key: Any) -> jax.Array:
     """Return the data of a PRNG key, or a number, as an array of words."""
+    words = key_words(key)
+    if words is not None:
+        return jnp.asarray(words)
     given = key if isinstance(key, jax.Array) else np.asarray(key)
-    is_typed = jnp.issubdtype(given.dtype, jax.dtypes.prng_key)
-    is_data = given.dtype == np.uint32 and given.ndim == 1 and given.size in (2, 4)
-    is_number = given.ndim == 0 and jnp.issubdtype(given.dtype, np.integer)
-    if (is_typed and given.ndim == 0) or is_data:
-        return jnp.asarray(key_data(given))
-    if is_number and given.dtype.itemsize == 8:
-        return jax.lax.bitcast_convert_type(jnp.asarray(given), np.uint32).reshape(-1)
-    if is_number:
-        return jnp.asarray(given).astype(np.uint32).reshape(1)
     if isinstance(key, str):
         raise ValueError(
             f"`logger.init` takes one PRNG key or number, not the text {key!r}. It is what "

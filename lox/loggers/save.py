@@ -19,7 +19,7 @@ class SaveLogger(Logger):
     Args:
         path: The folder. It is made if it is not there.
         mode: `"a"` adds to what is there, `"w"` first removes what lox wrote there before,
-            `"x"` raises if there is a store.
+            but for what another logger is writing, `"x"` raises if there is a store.
         config: Kept with each run; `lox.runs` has it.
         on_error: What happens if writing fails: "warn" or "raise".
         all_processes: Whether each process of `jax.distributed` writes its own runs.

@@ -41,7 +41,9 @@ def complete_run(prefix: str, **_: Any) -> list[str]:
     """Return stores, and in a store its runs."""
     try:
         store = locate(prefix or ".")[0]
-        return [run.path for run in all_runs(store)]
+        paths = [run.path for run in all_runs(store)]
+        # Shells print what they are told: no names that move the cursor.
+        return [path for path in paths if path.isprintable()]
     except _UNREADABLE:
         folder = os.path.dirname(prefix) or "."
         return [os.path.join(path, "") for path in find_stores(folder)]
@@ -57,4 +59,4 @@ def complete_key(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
                 keys |= dict.fromkeys(run.reader.keys)
         except _UNREADABLE:
             continue
-    return list(keys)
+    return [key for key in keys if key.isprintable()]

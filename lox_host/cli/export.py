@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lox_host.cli.errors import CLIError
 from lox_host.cli.select_runs import SelectedRun, by_session, select_all
-from lox_host.display.text import count
+from lox_host.display.text import clean, count
 from lox_host.extras import import_extra
 from lox_host.store import KeyRows, open_session, read_key_rows, retry_if_stale
 from lox_host.table import in_polars, table
@@ -43,7 +43,7 @@ def export(where: Sequence[str], to: str, *, out: str | None, project: str | Non
             with _errors_of(to):
                 replay(recording, [writer])
     target = f"the project {project or 'lox'!r} of {to}" if to in PROJECTS else folder
-    print(f"{count(len(runs), 'run')} exported to {target}")
+    print(clean(f"{count(len(runs), 'run')} exported to {target}"))
 
 
 @contextlib.contextmanager

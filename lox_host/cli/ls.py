@@ -4,27 +4,36 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lox_host.cli.describe import describe, settings, short_date, stored, time_taken
 from lox_host.cli.errors import CLIError
 from lox_host.cli.match import select_names
-from lox_host.cli.output import Column, print_json, screen
+from lox_host.cli.output import Column, Screen, print_json, screen
 from lox_host.cli.select_runs import SelectedRun, all_runs, by_session, locate, select_all
-from lox_host.display.text import clean, count, deviation, digits
-from lox_host.store import StoredRun, retry_if_stale
+from lox_host.display.text import (
+    clean,
+    count,
+    deviation,
+    digits,
+    diverged,
+    not_finite,
+)
+from lox_host.store import NonFinite, StoredRun, retry_if_stale
 
+NOT_FINITE = 20  # runs that are named because some of their values are not finite
 KEYS = 4  # as many are shown as there is room for, and no more
 
 
 class Item(NamedTuple):
-    """A session of a run, what is in it, and its last values by key."""
+    """A session of a run, what is in it, its last values, and how many are not finite."""
 
     run: SelectedRun
     stored: StoredRun
     last_values: dict[str, np.generic]
+    nonfinite: dict[str, NonFinite]
 
 
 class Line(NamedTuple):
@@ -42,7 +51,7 @@ class Line(NamedTuple):
     def label(self) -> str:
         run = self.items[0].run
         if len(self.items) > 1:
-            session = shlex.quote(os.path.join(run.store, run.session))
+            session = shlex.quote(clean(os.path.join(run.store, run.session)))
             return f"{session} ({count(len(self.items), 'run')})"
         return f"  {run.address}" if self.is_inner else run.address
 
@@ -61,7 +70,11 @@ class Line(NamedTuple):
             return digits(float(found[0]), found[0].dtype.kind), ""
         with np.errstate(all="ignore"):
             numbers = np.array(found, np.float64)
-            return digits(numbers.mean()), f" ± {deviation(numbers.std())}"
+            finite = numbers[np.isfinite(numbers)]
+            gone = diverged(len(numbers) - len(finite), len(numbers))
+            if not len(finite):
+                return digits(numbers.mean()), gone
+            return digits(finite.mean()), f" ± {deviation(finite.std())}{gone}"
 
 
 @retry_if_stale
@@ -69,7 +82,7 @@ def ls(where: str, keys: Sequence[str], *, config: bool, as_json: bool) -> None:
     """List the runs of a store, or those that are meant."""
     items = _items(where)
     if as_json:
-        print_json([{**describe(i.run, i.stored), "values": i.last_values} for i in items])
+        print_json([_for_programs(item) for item in items])
         return
     if not items:
         raise CLIError(f"The store in {where!r} has no runs yet.")
@@ -84,17 +97,50 @@ def ls(where: str, keys: Sequence[str], *, config: bool, as_json: bool) -> None:
     columns += [_value_column(lines, key, is_optional=not keys) for key in shown]
     if config:
         columns.append(Column("CONFIG", [_config(line.items[0]) for line in lines]))
-    screen().table(columns, strong)
+    out = screen()
+    out.table(columns, strong)
+    _print_nonfinite(out, [item for item in items if item.nonfinite])
+
+
+def _print_nonfinite(out: Screen, items: list[Item]) -> None:
+    """Print which keys of which runs are not finite, and since when."""
+    if items:
+        out.line()
+    for item in items[:NOT_FINITE]:
+        for key, bad in item.nonfinite.items():
+            text = not_finite(bad.rows, bad.step, bad.first)
+            out.line((f"{item.run.address}: {clean(key)} {text}", "red"))
+    if len(items) > NOT_FINITE:
+        more = count(len(items) - NOT_FINITE, "more run")
+        out.line((f"and values that are not finite in {more}", "red"))
 
 
 def _items(where: str) -> list[Item]:
     store, name = locate(where)
     runs = select_all([where]) if name else all_runs(store)
     last_values = {reader: reader.last_values() for reader in by_session(runs)}
+    nonfinite = {reader: reader.nonfinite() for reader in last_values}
     return [
-        Item(run, its_stored, last_values[run.reader][run.id])
+        Item(
+            run,
+            its_stored,
+            last_values[run.reader][run.id],
+            nonfinite[run.reader].get(run.id, {}),
+        )
         for run, its_stored in zip(runs, stored(runs), strict=True)
     ]
+
+
+def _for_programs(item: Item) -> dict[str, Any]:
+    bad = {
+        key: {
+            "count": found.rows,
+            "first": {found.step: found.first} if found.step else None,
+        }
+        for key, found in item.nonfinite.items()
+    }
+    values = {"values": item.last_values, "nonfinite": bad}
+    return {**describe(item.run, item.stored), **values}
 
 
 def _lines(items: list[Item]) -> list[Line]:

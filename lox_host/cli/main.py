@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from lox_host.cli.complete import answer_shell, is_asked_by_shell
 from lox_host.cli.errors import CLIError, list_names, suggest
 from lox_host.cli.parser import parser_of_lox
+from lox_host.display.text import clean
 
 # The module of each command, which holds a function of its name.
 COMMANDS = {
-    **{name: name for name in ("ls", "show", "tail", "plot", "export")},
+    **{name: name for name in ("ls", "show", "tail", "plot", "export", "doctor")},
     "completion": "complete",
 }
 # As shells have it: 128 and the number of the signal.
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except (CLIError, ImportError, LookupError, OSError, ValueError) as error:
-        print(f"lox: {error}", file=sys.stderr)
+        print(f"lox: {_clean(error)}", file=sys.stderr)
         return 1
     return code
 
@@ -67,7 +68,12 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"lox: {message}", file=sys.stderr)
+    print(f"lox: {_clean(message)}", file=sys.stderr)
+
+
+def _clean(message: object) -> str:
+    """Return a text without what moves the cursor: it may quote names from a store."""
+    return "\n".join(clean(line) for line in str(message).split("\n"))
 
 
 def _discard_output() -> None:

@@ -94,7 +94,13 @@ def screen() -> Screen:
 
 def print_json(value: Any) -> None:
     """Print one line of strict JSON."""
-    print(json.dumps(to_json(value), allow_nan=False, ensure_ascii=False))
+    text = json.dumps(to_json(value), allow_nan=False, ensure_ascii=False)
+    print("".join(c if c.isprintable() else _escape(c) for c in text))
+
+
+def _escape(character: str) -> str:
+    """Return what JSON has for a character in a text."""
+    return json.dumps(character)[1:-1]
 
 
 def _fit(columns: Iterable[Column], width: int) -> list[Column]:

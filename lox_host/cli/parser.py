@@ -32,7 +32,10 @@ def parser_of_lox() -> argparse.ArgumentParser:
         help="print the version",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_add_ls, _add_show, _add_tail, _add_plot, _add_export, _add_completion):
+    for add in (
+        *(_add_ls, _add_show, _add_tail, _add_plot, _add_export),
+        *(_add_doctor, _add_completion),
+    ):
         add(commands)
     return parser
 
@@ -112,6 +115,18 @@ def _add_export(commands: Commands) -> None:
     )
     export.add_argument(
         "--project", metavar="NAME", help="the project in the tracker (default: lox)"
+    )
+
+
+def _add_doctor(commands: Commands) -> None:
+    what = "say what is damaged in a store, and save the rest"
+    doctor = _command(commands, "doctor", what)
+    _add_where(doctor, "?", "a store (default: .lox)", metavar="DIR")
+    doctor.add_argument(
+        "--repair",
+        dest="to",
+        metavar="DIR",
+        help="write all that can be read to a new store, and leave this one as it is",
     )
 
 

@@ -5,14 +5,12 @@ import itertools as it
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from lox_host.cli.errors import CLIError, missing_key
 from lox_host.cli.match import is_wanted, matches
 from lox_host.cli.select_runs import SelectedRun, by_session, select_runs
 from lox_host.display.curves import Curve, curves_of
-from lox_host.display.panels import draw_panel, grid
-from lox_host.display.text import count
+from lox_host.display.panels import add_legend, draw_panel, grid, label_axes
+from lox_host.display.text import clean, count
 from lox_host.extras import import_extra
 from lox_host.store import KeyRows, read_key_rows, retry_if_stale
 
@@ -49,7 +47,7 @@ def plot(
     except (OSError, ValueError) as error:
         raise CLIError(f"Cannot write the picture to {out!r}: {error}") from error
     number = count(sum(map(len, runs.values())), "run")
-    print(f"{', '.join(names)} of {number}: {out}")
+    print(clean(f"{', '.join(names)} of {number}: {out}"))
 
 
 def _curves(runs: Sequence[SelectedRun], keys: Sequence[str], x: str | None) -> Curves:
@@ -63,7 +61,10 @@ def _curves(runs: Sequence[SelectedRun], keys: Sequence[str], x: str | None) -> 
                 before = curves.get(curve.name)
                 points = [*(before.points if before else ()), *curve.points]
                 curves[curve.name] = dataclasses.replace(
-                    before or curve, points=points, is_batch=len(points) > 1
+                    before or curve,
+                    points=points,
+                    is_batch=len(points) > 1,
+                    runs=before.runs + 1 if before else 1,
                 )
     return curves
 
@@ -110,35 +111,20 @@ def _draw(
         for text, by_name in curves.items():
             if name not in by_name:
                 continue
-            curve = _smooth(by_name[name], smooth)
-            runs = count(len(curve.points), "run")
-            label = f"{text}, {runs}" if curve.is_batch else text
-            note = runs if band is None else f"mean and {band} of {runs}"
-            has_note = curve.is_batch and not has_legend
-            panel = curve.panel(band)._replace(note=note if has_note else "")
-            draw_panel(ax, panel, label if has_legend else None)
-            ax.set_xlabel(curve.step)
-        ax.set_ylabel(name)
+            curve = by_name[name]
+            # Of a key that `vmap` gave an axis, each example is a line.
+            has_elements = len(curve.points) != curve.runs
+            noun = "element" if has_elements else "run"
+            of = f" of {count(curve.runs, 'run')}" if has_elements else ""
+            panel = curve.panel(band, noun, of, smooth)
+            label = None
+            if has_legend:
+                parts = clean(text), curve.summary(noun, of)
+                label = ", ".join(part for part in parts if part)
+                smoothed = f"smoothed over {smooth} rows" if smooth > 1 else ""
+                panel = panel._replace(note=smoothed)
+            draw_panel(ax, panel, label)
+            label_axes(ax, curve.step, name)
         if has_legend:
-            ax.legend(frameon=False, fontsize="small")
+            add_legend(ax)
     return figure
-
-
-def _smooth(curve: Curve, number: int) -> Curve:
-    """Return the curve with the mean of so many rows up to each in its place."""
-    points = [(steps, _running_mean(values, number)) for steps, values in curve.points]
-    return dataclasses.replace(curve, points=points)
-
-
-def _running_mean(values: np.ndarray, number: int) -> np.ndarray:
-    if number == 1:
-        return values
-    # A mean is a difference of sums. A sum with a NaN in it would lose all that follow, so
-    # what is not finite is counted apart.
-    finite = np.isfinite(values)
-    sums = np.cumsum(np.append(0.0, np.where(finite, values, 0)))
-    not_finite = np.cumsum(np.append(0, ~finite))
-    ends = np.arange(1, len(values) + 1)
-    starts = np.maximum(0, ends - number)
-    means = (sums[ends] - sums[starts]) / (ends - starts)
-    return np.where(not_finite[ends] > not_finite[starts], np.nan, means)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from lox_host.cli.errors import CLIError, list_names, suggest
+from lox_host.display.text import clean
 from lox_host.store import Reader, find_stores, is_store, open_store
 from lox_host.writer import Run
 
@@ -53,8 +54,8 @@ class SelectedRun:
 
     @property
     def address(self) -> str:
-        """The same for a shell."""
-        return shlex.quote(self.path)
+        """The same for a shell, and for the eyes: without what moves the cursor."""
+        return shlex.quote(clean(self.path))
 
 
 def all_runs(store: str) -> list[SelectedRun]:
@@ -108,12 +109,16 @@ def locate(text: str) -> tuple[str, str]:
         return parent or ".", name
     if not parent and is_store(DEFAULT):
         return DEFAULT, name
-    problem = "has no file 'lox.json'" if os.path.exists(path) else "is not there"
+    problem = f"No such folder: {text!r}."
+    if os.path.exists(path):
+        problem = f"There is no store in {text!r}: it has no file 'lox.json'."
     stores = find_stores(path) if os.path.isdir(path) else find_stores(".")
     hint = "A store is the folder that `SaveLogger` or `lox.save` was given."
     if stores:
         hint = f"There are stores in {list_names(stores)}.{suggest(text, stores)}"
-    raise CLIError(f"There is no store in {text!r}: it {problem}. {hint}")
+    elif os.path.isdir(path) and os.path.exists(os.path.join(path, "sessions")):
+        hint = f"It has been one: see `lox doctor {shlex.quote(text)}`."
+    raise CLIError(f"{problem} {hint}")
 
 
 def _select(store: str, text: str, runs: list[SelectedRun]) -> list[SelectedRun]:

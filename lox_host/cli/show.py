@@ -71,7 +71,7 @@ def _read(runs: Sequence[SelectedRun]) -> Content:
 def _title(runs: Sequence[SelectedRun]) -> str:
     if len(runs) == 1:
         return runs[0].address
-    stores = ", ".join(dict.fromkeys(run.store for run in runs))
+    stores = ", ".join(dict.fromkeys(clean(run.store) for run in runs))
     return f"{count(len(runs), 'run')} in {stores}"
 
 
@@ -123,6 +123,11 @@ def _print_table(
             )
         )
     out.table(columns if out.width is None else _with_trend(columns, names, out.width))
+    bad = {name: of.health() for name, of in names.items() if of.nonfinite}
+    if bad:
+        out.line()
+    for name, text in bad.items():
+        out.line((f"{clean(name)}: {text}", "red"))
 
 
 def _with_trend(
@@ -167,4 +172,12 @@ def _figures(statistics: Statistics, rows: int) -> dict[str, Any]:
         "std": spread.std,
         "min": statistics.low,
         "max": statistics.high,
+        "diverged": spread.diverged,
+        "nonfinite": statistics.nonfinite,
+        "first_nonfinite": _first(statistics),
     }
+
+
+def _first(statistics: Statistics) -> dict[str, float] | None:
+    """Return the step of the first value that is not finite."""
+    return dict([statistics.first_nonfinite]) if statistics.nonfinite else None

@@ -27,7 +27,7 @@ def tail(
     """Print the last rows of the newest session that is meant, and go on until it ends."""
     runs = select_runs(where)
     session = max(run.reader.folder for run in runs)
-    names = {run.id: run.name for run in runs if run.reader.folder == session}
+    names = {run.id: clean(run.name) for run in runs if run.reader.folder == session}
     follower = Follower(session, names, lambda key: is_wanted(key, keys))
     blocks = follower.last(number)
     rows = list(Batch(blocks).rows())
@@ -44,7 +44,7 @@ def tail(
             blocks += follower.new()
         _print(out, list(Batch(blocks).rows()), names)
     if follow:
-        print(f"lox: {where} has ended.", file=sys.stderr)
+        print(f"lox: {clean(where)} has ended.", file=sys.stderr)
 
 
 def _check_keys(
@@ -57,7 +57,7 @@ def _check_keys(
         error = missing_key(key, where, follower.keys)
         if follower.ended or not follow:
             raise error
-        print(f"lox: {error} It may come.", file=sys.stderr)
+        print(f"lox: {clean(str(error))} It may come.", file=sys.stderr)
 
 
 def _print(out: Screen | None, rows: Sequence[Row], names: dict[int, str]) -> None:

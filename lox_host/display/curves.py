@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from lox_host.display.panels import Panel, Points
+from lox_host.display.text import count, not_finite
 from lox_host.rows import FlatRows
 
 MANY = 2000  # points of the mean of curves that have no steps in common
@@ -32,33 +33,96 @@ class Curve:
         step: The name of the step, or `"row"`.
         points: For each example, the steps and the values of its rows.
         is_batch: Whether there may be several examples.
+        runs: How many runs they are from.
     """
 
     name: str
     step: str
     points: Sequence[Points]
     is_batch: bool
+    runs: int = 1
 
-    def panel(self, band: str | None, noun: str = "example") -> Panel:
+    def panel(
+        self, band: str | None, noun: str = "example", of: str = "", smooth: int = 1
+    ) -> Panel:
         """Return what to draw: the mean of a batch and a band, or all of its lines.
+
+        A line diverges if its last value is not finite. It has no part in the mean, which
+        would improve when the worst line is gone; it is drawn on its own, up to a mark.
 
         Args:
             band: One of `BANDS`. None: each line.
             noun: What the lines are, for the note above the panel.
+            of: What they are lines of, such as " of 4 runs".
+            smooth: How many rows up to each have their mean drawn in its place.
         """
-        points = [line for line in self.points if line[0].size]
+        raw = [line for line in self.points if line[0].size]
+        points = [(steps, running_mean(values, smooth)) for steps, values in raw]
+        panel = Panel(self.name, self.step, marks=nonfinite_marks(raw))
+        lines_note = self.summary(noun, of)
+        smoothed = f"\nsmoothed over {smooth} rows" if smooth > 1 else ""
         if not self.is_batch or not points:
-            return Panel(self.name, self.step, lines=points)
-        if band is None:
-            return Panel(self.name, self.step, f"{len(points)} {noun}s", points)
-        steps, values = on_common_steps(points)
-        return Panel(
-            self.name,
-            self.step,
-            f"mean and {band} of {len(points)} {noun}s",
+            return panel._replace(lines=points, note=f"{lines_note}{smoothed}".strip())
+        is_finite = [bool(np.isfinite(values[-1])) for _, values in raw]
+        finite = [line for line, ok in zip(points, is_finite, strict=True) if ok]
+        if band is None or not finite:
+            return panel._replace(lines=points, note=f"{lines_note}{smoothed}")
+        steps, values = on_common_steps(finite)
+        return panel._replace(
+            note=f"mean and {band} of {lines_note}{smoothed}",
+            lines=[line for line, ok in zip(points, is_finite, strict=True) if not ok],
             middle=(steps, mean(values)),
             band=(steps, *BANDS[band](values)),
         )
+
+    def summary(self, noun: str, of: str = "") -> str:
+        """Say how many lines there are, and whether they are finite.
+
+        Such as `4 runs`, `1 of 4 runs, 3 diverged`, or of a single run `diverged at step
+        20`. Empty for a single line that is finite.
+        """
+        lines = [line for line in self.points if line[0].size]
+        bad = [steps[~np.isfinite(values)] for steps, values in lines]
+        diverged = sum(not np.isfinite(values[-1]) for _, values in lines)
+        first = min((float(steps[0]) for steps in bad if len(steps)), default=0.0)
+        total = sum(map(len, bad))
+        if not self.is_batch:
+            if diverged:
+                return f"diverged, {not_finite(total, self.step, first)}"
+            return not_finite(total, self.step, first) if total else ""
+        if diverged:
+            some = f"{len(lines) - diverged} of {count(len(lines), noun)}{of}"
+            return f"{some}, {diverged} diverged"
+        rest = f", {total} values not finite" if total else ""
+        return f"{count(len(lines), noun)}{of}{rest}"
+
+
+def running_mean(values: np.ndarray, number: int) -> np.ndarray:
+    """Return the mean of so many rows up to each in its place."""
+    if number == 1:
+        return values
+    # A mean is a difference of sums. A sum with a NaN in it would lose all that follow, so
+    # what is not finite is counted apart.
+    finite = np.isfinite(values)
+    sums = np.cumsum(np.append(0.0, np.where(finite, values, 0)))
+    not_finite = np.cumsum(np.append(0, ~finite))
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(0, ends - number)
+    means = (sums[ends] - sums[starts]) / (ends - starts)
+    return np.where(not_finite[ends] > not_finite[starts], np.nan, means)
+
+
+def nonfinite_marks(lines: Sequence[Points]) -> Points | None:
+    """Return where lines cease to be finite, at the height of the last value before."""
+    steps, heights = [], []
+    for its_steps, values in lines:
+        finite = np.isfinite(values)
+        for i in np.flatnonzero(~finite & np.append(True, finite[:-1]))[:MANY]:
+            known = values[: i + 1][finite[: i + 1]]
+            later = values[i:][finite[i:]]
+            steps.append(its_steps[i])
+            heights.append(known[-1] if len(known) else later[0] if len(later) else 0.0)
+    return (np.array(steps), np.array(heights)) if steps else None
 
 
 def curves_of(rows: FlatRows, x: str | None) -> list[Curve]:
@@ -131,8 +195,13 @@ def mean(values: np.ndarray) -> np.ndarray:
 
 
 def _std_band(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return one deviation around the mean, but nothing beyond the data.
+
+    A success rate above 1 is in no run, though mean and deviation may add up to it.
+    """
     middle, deviation = mean(values), _over_examples(np.std, values)
-    return middle - deviation, middle + deviation
+    low, high = _over_examples(np.min, values), _over_examples(np.max, values)
+    return np.maximum(middle - deviation, low), np.minimum(middle + deviation, high)
 
 
 # By name, from where to where a band reaches. Values are `(examples, steps)`.

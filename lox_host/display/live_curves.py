@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from lox_host.display.curves import BANDS, mean, on_common_steps
+from lox_host.display.curves import BANDS, mean, nonfinite_marks, on_common_steps
 from lox_host.display.panels import Panel, Points
 from lox_host.display.spans import FIELDS, Spans
 from lox_host.display.statistics import (
@@ -109,6 +109,7 @@ class LiveCurve:
     def __init__(self, key: str, step: str, points: int):
         self.key, self.step, self._most_points = key, step, points
         self._counts = np.zeros(1, np.int64)  # of rows, for each run
+        self._is_finite = np.ones(1, bool)  # the last value of each run
         self._spans = Spans(points, *FIELDS)
 
     def add(
@@ -124,6 +125,7 @@ class LiveCurve:
         self._spans.add(runs, numbers, rows=1.0, steps=steps)
         means, lows, highs = (array[rows.order] for array in values)
         finite = np.isfinite(means)
+        self._is_finite[rows.slots] = finite[np.cumsum(rows.counts) - 1]
         self._spans.add(
             runs[finite],
             numbers[finite],
@@ -136,31 +138,47 @@ class LiveCurve:
     def panel(self, name: str) -> Panel:
         """Return what to draw: the line of each run, or their mean with a band."""
         runs = np.flatnonzero(self._counts).tolist()
-        points = [self._line(run) for run in runs]
+        points = {run: self._line(run) for run in runs}
+        finite = [points[run] for run in runs if self._is_finite[run]]
+        marks = nonfinite_marks([self._marked_line(run) for run in runs])
         if len(points) == 1:
-            return self._panel_of_one(name, runs[0], points[0])
-        steps, values = on_common_steps(points)
+            note = "" if finite else "diverged"
+            return self._panel_of_one(name, runs[0], points[runs[0]], note, marks)
+        lines, panel = list(points.values()), Panel(name, self.step, marks=marks)
+        diverged = len(lines) - len(finite)
+        rest = f", {diverged} diverged" if diverged else ""
+        if not finite:
+            return panel._replace(note=f"{len(lines)} runs{rest}", lines=lines)
+        steps, values = on_common_steps(finite)
         # Where few runs have come, their mean would look like a turn of all.
-        reach = sum((x.min() <= steps) & (steps <= x.max()) for x, _ in points)
-        steps, values = steps[2 * reach >= len(points)], values[:, 2 * reach >= len(points)]
+        reach = sum((x.min() <= steps) & (steps <= x.max()) for x, _ in finite)
+        steps, values = steps[2 * reach >= len(finite)], values[:, 2 * reach >= len(finite)]
         middle = steps, mean(values)
-        if len(points) <= FEW_RUNS:
-            note = f"{len(points)} runs and their mean"
-            return Panel(name, self.step, note, points, middle)
-        note = f"mean and 80% of {len(points)} runs"
+        some = f"{len(finite)} of " if diverged else ""
+        if len(lines) <= FEW_RUNS:
+            note = f"{len(lines)} runs and their mean{rest}"
+            if diverged:
+                note = f"{len(lines)} runs, mean of {some}{len(lines)} runs{rest}"
+            return panel._replace(note=note, lines=lines, middle=middle)
+        note = f"mean and 80% of {some}{len(lines)} runs{rest}"
         band = steps, *BANDS["80%"](values)
-        return Panel(name, self.step, note, middle=middle, band=band)
+        gone = [points[run] for run in runs if not self._is_finite[run]]
+        return panel._replace(note=note, lines=gone, middle=middle, band=band)
 
-    def _panel_of_one(self, name: str, run: int, line: Points) -> Panel:
+    def _panel_of_one(
+        self, name: str, run: int, line: Points, health: str, marks: Points | None
+    ) -> Panel:
         if self._spans.length == 1:
-            return Panel(name, self.step, middle=line)
+            return Panel(name, self.step, health, middle=line, marks=marks)
         arrays = self._spans.arrays
         has_rows = arrays["rows"][run] > 0
         low, high = (arrays[side][run, has_rows] for side in ("low", "high"))
         # A span without a number reaches from infinity to its opposite.
         low, high = (np.where(np.isfinite(edge), edge, np.nan) for edge in (low, high))
-        note = f"mean and range of {self._spans.length} rows each"
-        return Panel(name, self.step, note, middle=line, band=(line[0], low, high))
+        spans = f"mean and range of {self._spans.length} rows each"
+        note = ", ".join(part for part in (spans, health) if part)
+        band = line[0], low, high
+        return Panel(name, self.step, note, middle=line, band=band, marks=marks)
 
     def _line(self, run: int) -> Points:
         arrays = {name: array[run] for name, array in self._spans.arrays.items()}
@@ -172,6 +190,14 @@ class LiveCurve:
             )
         return steps[has_rows], values[has_rows]
 
+    def _marked_line(self, run: int) -> Points:
+        """Return the line with NaN in each span that has a value that is not finite."""
+        arrays = {name: self._spans.arrays[name][run] for name in ("rows", "finite")}
+        has_rows = arrays["rows"] > 0
+        is_whole = arrays["finite"][has_rows] == arrays["rows"][has_rows]
+        steps, values = self._line(run)
+        return steps, np.where(is_whole, values, np.nan)
+
     def _make_room(self, size: int) -> None:
         """Hold at least so many runs. More runs may mean fewer points for each."""
         runs = len(self._counts)
@@ -182,7 +208,9 @@ class LiveCurve:
         points = min(self._most_points, max(FEWEST_POINTS, BUDGET // runs))
         self._spans.hold(int(self._counts.max()), points)
         self._spans.resize(runs, points)
-        self._counts = np.pad(self._counts, (0, runs - len(self._counts)))
+        more = 0, runs - len(self._counts)
+        self._counts = np.pad(self._counts, more)
+        self._is_finite = np.pad(self._is_finite, more, constant_values=True)
 
 
 def _rows_of(mask: np.ndarray | None, which: np.ndarray) -> np.ndarray | None:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from lox_host.display.text import clean
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -26,6 +28,7 @@ class Panel(NamedTuple):
         lines: Thin lines, one for each run or example.
         middle: A line in front of them.
         band: Around it: steps, and from where to where the band reaches.
+        marks: Where lines cease to be finite.
     """
 
     name: str
@@ -34,6 +37,7 @@ class Panel(NamedTuple):
     lines: Sequence[Points] = ()
     middle: Points | None = None
     band: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+    marks: Points | None = None
 
 
 class Picture:
@@ -54,14 +58,13 @@ class Picture:
             self._axes = grid(self.figure, len(panels))
             _fix_margins(self.figure, self._axes[0], bool(title))
         if title:
-            self.figure.suptitle(title, parse_math=False)
+            self.figure.suptitle(clean(title), parse_math=False)
         for ax, panel in zip(self._axes, panels, strict=True):
             for artist in [*ax.lines, *ax.collections]:
                 artist.remove()
             ax.set_prop_cycle(None)
             draw_panel(ax, panel)
-            ax.set_xlabel(panel.step, parse_math=False)
-            ax.set_ylabel(panel.name, parse_math=False)
+            label_axes(ax, panel.step, panel.name)
             # What was removed still counts otherwise.
             ax.relim()
             ax.autoscale_view()
@@ -103,6 +106,20 @@ def _fix_margins(figure: "Figure", ax: "Axes", has_title: bool) -> None:
     )
 
 
+def label_axes(ax: "Axes", step: str, name: str | None) -> None:
+    """Write names at the axes as they are: a dollar in a key begins no formula."""
+    ax.set_xlabel(clean(step), parse_math=False)
+    if name is not None:
+        ax.set_ylabel(clean(name), parse_math=False)
+
+
+def add_legend(ax: "Axes") -> None:
+    """Add a legend in which a dollar begins no formula."""
+    legend = ax.legend(frameon=False, fontsize="small")
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
 def draw_panel(ax: "Axes", panel: Panel, label: str | None = None) -> None:
     """Draw the curves of a panel, all in one colour."""
     colour = None
@@ -119,7 +136,10 @@ def draw_panel(ax: "Axes", panel: Panel, label: str | None = None) -> None:
         colour = line.get_color()
     if panel.band is not None:
         ax.fill_between(*panel.band, color=colour, alpha=0.2, linewidth=0)
-    ax.set_title(panel.note, loc="right", fontsize="small", color="0.4")
+    if panel.marks is not None:
+        x = {"linestyle": "none", "marker": "x", "color": "tab:red", "zorder": 4}
+        ax.plot(*panel.marks, **x, label="_not finite")
+    ax.set_title(panel.note, loc="right", fontsize="small", color="0.4", parse_math=False)
 
 
 def _style(values: np.ndarray) -> dict[str, Any]:

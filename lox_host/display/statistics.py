@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lox_host.display.spans import Spans
-from lox_host.display.text import deviation, digits
+from lox_host.display.text import deviation, digits, diverged, not_finite
 from lox_host.rows import Block, Form
 from lox_host.tree import leaves
 
@@ -61,11 +61,11 @@ class RowsByRun:
 
 
 class Spread(NamedTuple):
-    """The last values of all runs: of those that are numbers, and how many are not."""
+    """The last values of all runs: of those that are finite, and how many are not."""
 
     mean: float
     std: float
-    nans: int
+    diverged: int
 
 
 class Statistics:
@@ -78,10 +78,13 @@ class Statistics:
         low: The smallest value of all rows.
         high: The largest.
         trend: The mean over runs, in time.
+        nonfinite: How many rows have an element that is NaN or infinite.
+        first_nonfinite: The name and the value of the step of the first of them.
     """
 
     def __init__(self):
         self.note, self.kind = "", "f"
+        self.nonfinite, self.first_nonfinite = 0, ("row", 0.0)
         self.last = np.nan
         self.low, self.high = np.inf, -np.inf
         self.trend = Trend()
@@ -92,8 +95,21 @@ class Statistics:
     def __bool__(self) -> bool:
         return bool(self._counts.any())
 
-    def add(self, rows: RowsByRun, array: np.ndarray, valid: np.ndarray | None) -> None:
-        """Take rows. `valid` says which of their examples were logged."""
+    def add(
+        self,
+        rows: RowsByRun,
+        array: np.ndarray,
+        valid: np.ndarray | None,
+        step: tuple[str, np.ndarray] | None = None,
+    ) -> None:
+        """Take rows.
+
+        Args:
+            rows: Which of them belong to which run.
+            array: Their values.
+            valid: Which of their examples were logged.
+            step: The name of a step, and that of each row.
+        """
         if not array.size:
             return
         missing = max(0, rows.slots.max() + 1 - len(self._counts))
@@ -103,7 +119,9 @@ class Statistics:
             means, lows, highs = mean_and_range(array, valid)
             self.low = min(self.low, np.fmin.reduce(lows, initial=np.inf))
             self.high = max(self.high, np.fmax.reduce(highs, initial=-np.inf))
-        self.trend.add(rows.numbers(self._counts), means[rows.order])
+        numbers = rows.numbers(self._counts)
+        self._count_nonfinite(numbers[np.argsort(rows.order)], means, step)
+        self.trend.add(numbers, means[rows.order])
         self.last = means[-1]
         self._last_values[rows.slots] = means[rows.last]
         self._counts[rows.slots] += rows.counts
@@ -111,21 +129,36 @@ class Statistics:
     def spread(self) -> Spread:
         """Return mean and deviation over runs of their last values."""
         values = self._last_values[self._counts > 0]
-        known = values[~np.isnan(values)]
+        known = values[np.isfinite(values)]
         if not len(known):
-            return Spread(np.nan, np.nan, len(values))
+            return Spread(values.mean() if len(values) else np.nan, np.nan, len(values))
         with np.errstate(all="ignore"):
             return Spread(known.mean(), known.std(), len(values) - len(known))
+
+    def health(self) -> str:
+        """Say how many rows are not finite, and since when. Empty if all are."""
+        return not_finite(self.nonfinite, *self.first_nonfinite) if self.nonfinite else ""
+
+    def _count_nonfinite(
+        self, numbers: np.ndarray, means: np.ndarray, step: tuple[str, np.ndarray] | None
+    ) -> None:
+        """Count the rows that are not finite; the mean of a row is not if an element is."""
+        bad = np.flatnonzero(~np.isfinite(means))
+        if bad.size and not self.nonfinite:
+            name, steps = step or ("row", numbers)
+            self.first_nonfinite = name, float(np.max(steps[bad[0]]))
+        self.nonfinite += bad.size
 
     def texts(self) -> dict[str, str]:
         """Write all numbers for a table, by the heads of its columns; none without rows."""
         if not self:
             return {}
-        mean, std, nans = self.spread()
+        mean, std, gone = self.spread()
+        runs = int((self._counts > 0).sum())
         return {
             "last": digits(self.last, self.kind),
             "mean": digits(mean),
-            "± std": f"± {deviation(std)}" + (f" ({nans} nan)" if nans else ""),
+            "± std": f"± {deviation(std)}{diverged(gone, runs)}",
             "min": digits(self.low, self.kind),
             "max": digits(self.high, self.kind),
         }

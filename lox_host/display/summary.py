@@ -7,7 +7,7 @@ import numpy as np
 
 from lox_host.display.progress_bar import progress_text
 from lox_host.display.statistics import RowsByRun, Statistics, has_logged, named_arrays
-from lox_host.display.text import clean, count, digits
+from lox_host.display.text import clean, count, digits, diverged
 from lox_host.rows import Block
 
 SAMPLES = 64  # the rate is that since so many blocks
@@ -68,7 +68,7 @@ class Summary:
             statistics.note = f"{prng_key} key" if prng_key else _shape(array)
             statistics.kind = array.dtype.kind if array.ndim == 1 else "f"
             if not prng_key:
-                statistics.add(rows, array[is_logged], valid)
+                statistics.add(rows, array[is_logged], valid, _step(block, is_logged))
 
     def line(self, now: float, *, title: str, most: int) -> str:
         """Write all in one line, with the means over runs of at most so many keys.
@@ -82,11 +82,12 @@ class Summary:
             *(f"{clean(name)} {digits(step, 'i')}" for name, step in self.steps.items()),
             progress_text(*progress.done(self.runs), rate, seconds, "rows"),
         ]
-        values = [
-            f"{clean(name)} {digits(statistics.spread().mean)}"
-            for name, statistics in self.statistics.items()
-            if statistics
-        ]
+        values = []
+        for name, statistics in self.statistics.items():
+            if statistics:
+                spread = statistics.spread()
+                rest = diverged(spread.diverged, self.runs) if self.runs > 1 else ""
+                values.append(f"{clean(name)} {digits(spread.mean)}{rest}")
         if len(values) > most:
             values = [*values[:most], f"{len(values) - most} more"]
         return f"{clean(title)}: {', '.join(parts)} | {', '.join(values)}"
@@ -129,6 +130,12 @@ class Progress:
         """Return the rows in a second, of late."""
         then, rows = self._samples[0]
         return (self.rows - rows) / (now - then) if now > then else 0.0
+
+
+def _step(block: Block, is_logged: slice | np.ndarray) -> tuple[str, np.ndarray] | None:
+    """Return the step to name rows by: `step`, or else the first."""
+    names = sorted(block.steps, key=lambda name: name != "step")
+    return (names[0], block.steps[names[0]][is_logged]) if names else None
 
 
 def _shape(array: np.ndarray) -> str:

@@ -64,6 +64,17 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def not_finite(number: int, step: str, first: float) -> str:
+    """Say how many values are NaN or infinite, and since when, if they have a step."""
+    since = f", the first at {clean(step)} {digits(first, 'i')}" if step else ""
+    return f"{number} not finite{since}"
+
+
+def diverged(number: int, runs: int) -> str:
+    """Say in brackets how many runs have a last value that is not finite, if any."""
+    return f" ({number} of {runs} diverged)" if number else ""
+
+
 def _short(text: str) -> str:
     """Write `1.5e+08` as `1.5e8`, and `1000.` as `1000`."""
     return re.sub(r"e([+-])0*", lambda e: "e" + e[1].strip("+"), text).removesuffix(".")

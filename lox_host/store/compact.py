@@ -17,14 +17,14 @@ import numpy as np
 
 from lox_host.store import journal
 from lox_host.store.frames import Encoder, Frame
-from lox_host.store.reader import Reader, open_session
+from lox_host.store.reader import Reader, read_session
 from lox_host.store.segments import Segments, create_file, sync
 
 # How large frames become; smaller than a quarter of it is small.
 BYTES = 8 << 20
 
 
-def compact(folder: pathlib.Path, first: int) -> None:
+def compact(folder: pathlib.Path, first: int, few: int = 1) -> None:
     """Join the small frames of a session that has ended.
 
     Where there is no room for the old and the new ones, all stays as it is.
@@ -32,9 +32,17 @@ def compact(folder: pathlib.Path, first: int) -> None:
     Args:
         folder: The folder of the session.
         first: The number of the first new file.
+        few: How many small frames of a group may stay as they are.
     """
-    old = open_session(folder)
-    small = [group for group, frames in old.frames.items() if _are_small(frames)]
+    old = read_session(folder)
+    # What is damaged stays as it is, for `lox doctor` to look at.
+    if old.problems:
+        return
+    small = [
+        group
+        for group, frames in old.frames.items()
+        if len(frames) > few and _are_small(frames)
+    ]
     if not small:
         return
     try:
@@ -60,10 +68,24 @@ def _rewrite(old: Reader, groups: list[int], new: Segments) -> list[Frame]:
 
 def _commit(old: Reader, groups: list[int], frames: list[Frame]) -> None:
     """Make the new frames count instead of those of these groups."""
-    *kept, end = (
-        entry for entry in old.entries if entry.get("frame", {}).get("group") not in groups
-    )
-    entries = [*kept, *({"frame": frame._asdict()} for frame in frames), end]
+    # The same journal, with one flush in place of all.
+    head = [entry for entry in old.entries if not entry.keys() & {"layout", "frame", "end"}]
+    ends = [entry for entry in old.entries if "end" in entry]
+    layouts = [
+        {"group": entry["group"], "layout": entry["layout"]}
+        for entry in old.entries
+        if "layout" in entry
+    ]
+    stay = [
+        frame
+        for group, of_group in old.frames.items()
+        if group not in groups
+        for frame in of_group
+    ]
+    fields = [frame._asdict() for frame in (*stay, *frames)]
+    flush = {"n": 0, "flush": {"layouts": layouts, "frames": fields}}
+    numbered = enumerate((*head, flush, *ends[-1:]))
+    entries = [{**entry, "n": number} for number, entry in numbered]
     file = create_file(old.folder / f"{journal.NAME}.new")
     journal.append(file, journal.encode(entries))
     os.close(file)

@@ -1,17 +1,30 @@
-"""The folder of a store: what marks it, its sessions, and what may be removed."""
+"""The folder of a store: what marks it, its sessions, and what may be removed.
+
+A store knows its sessions: each is in the file `sessions`, whose lines look like those of a
+journal, when it has begun, and once more when it is removed. So a reader can tell a session
+that was never there from one that has got lost.
+
+    77aa01d2 {"session":"20260131-235959-..."}
+    0c2f9e11 {"removed":"20260131-235959-..."}
+"""
 
 import contextlib
+import datetime
 import json
 import os
 import pathlib
 import re
 import secrets
 import time
+import warnings
 
 from lox_host.store import journal
+from lox_host.store.files import file_size, is_file, read_file
+from lox_host.store.lock import is_locked
 
-MARKER, FORMAT = "lox.json", 1
+MARKER, LIST, FORMAT = "lox.json", "sessions", 2
 _SESSION = re.compile(r"\d{8}-\d{6}-\d{9}-\d+-[0-9a-f]{8}")
+_DATE = "%Y%m%d-%H%M%S"
 _FILE = re.compile(r"journal(\.new)?|\d{4,}\.arrows(\.new)?")
 
 Path = str | os.PathLike[str]
@@ -19,7 +32,7 @@ Path = str | os.PathLike[str]
 
 def is_store(path: Path) -> bool:
     """Return whether a folder is a store."""
-    return os.path.isfile(os.path.join(path, MARKER))
+    return is_file(pathlib.Path(path) / MARKER)
 
 
 def find_stores(folder: Path) -> list[str]:
@@ -32,7 +45,8 @@ def find_stores(folder: Path) -> list[str]:
 def begin_session(path: Path, mode: str, process: int = 0, job: str = "") -> pathlib.Path:
     """Make the folder of a new session, and the store if there is none.
 
-    What other processes of the same job have just written stays, whatever the mode.
+    What other processes of the same job have just written stays, whatever the mode, and so
+    does what another logger is writing.
 
     Args:
         path: The folder of the store.
@@ -51,11 +65,12 @@ def begin_session(path: Path, mode: str, process: int = 0, job: str = "") -> pat
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for session in _older_sessions(folder, process, job) if mode == "w" else []:
-            _remove(session)
-        session = folder / _session_name(process, job)
+            if not is_locked(session / journal.NAME):
+                remove_session(session)
+        session = folder / _session_name(folder, process, job)
         session.mkdir()
         # After the session: a store without any is not one that this job has just begun.
-        _mark(folder)
+        mark(folder)
     except OSError as error:
         raise type(error)(
             f"Cannot write to a store in {str(path)!r}: {error.strerror} "
@@ -70,28 +85,144 @@ def check_mode(mode: str) -> None:
         raise ValueError(f'`mode` is {mode!r}; it is "a" (add), "w" (write anew) or "x".')
 
 
-def sessions_of(path: Path) -> list[pathlib.Path]:
-    """Return the folders of all sessions of a store, the oldest first."""
+def list_session(session: pathlib.Path) -> None:
+    """Make a session known to its store, once it has a journal."""
+    _note(session.parent, {"session": session.name})
+
+
+def remove_session(session: pathlib.Path) -> None:
+    """Remove the files of a session, the journal first: without it nothing counts."""
+    # First of all the store is told: a process may be killed in the middle.
+    _note(session.parent, {"removed": session.name})
+    with contextlib.suppress(FileNotFoundError):  # another process does the same
+        ours = [path for path in session.iterdir() if _FILE.fullmatch(path.name)]
+        for path in sorted(ours, key=lambda path: path.name != journal.NAME):
+            path.unlink(missing_ok=True)
+        if not any(session.iterdir()):
+            session.rmdir()
+
+
+def sessions_of(path: Path) -> tuple[list[pathlib.Path], list[str]]:
+    """Return the folders of all sessions of a store, the oldest first, and its problems.
+
+    Raises:
+        FileNotFoundError: If there is no store.
+        ValueError: If it is of a later version.
+    """
     folder = pathlib.Path(os.path.expanduser(path))
+    if not folder.exists():
+        raise missing_folder(path)
     if not is_store(folder):
-        what = "is not there" if not folder.exists() else f"has no file {MARKER!r}"
+        hint = "Give the path that `lox.save` or `SaveLogger` was given."
+        if any(is_file(session / journal.NAME) for session in _session_folders(folder)):
+            hint = "It has sessions of one: `lox doctor` can repair it."
         raise FileNotFoundError(
-            f"There is no store in {str(path)!r}: it {what}. Give the path that "
-            "`lox.save` or `SaveLogger` was given."
+            f"There is no store in {str(path)!r}: it has no file {MARKER!r}. {hint}"
         )
-    version = json.loads((folder / MARKER).read_text())["format"]
+    version, _ = _format_of(folder)
     if version > FORMAT:
         raise ValueError(
             f"The store in {str(path)!r} has the format {version}, and this version of lox "
             f"knows none after {FORMAT}. Install a newer one: `pip install -U jax-lox`."
         )
-    return sorted(s for s in _session_folders(folder) if (s / journal.NAME).is_file())
+    return examine_folder(path)
+
+
+def missing_folder(path: Path) -> FileNotFoundError:
+    """Return what to raise where there is no folder."""
+    return FileNotFoundError(
+        f"No such folder: {str(path)!r}. Give the path that `lox.save` or `SaveLogger` was "
+        "given."
+    )
+
+
+def examine_folder(path: Path) -> tuple[list[pathlib.Path], list[str]]:
+    """Return the sessions in a folder, and what is wrong with it as a store."""
+    folder = pathlib.Path(os.path.expanduser(path))
+    if not folder.is_dir():
+        raise missing_folder(path)
+    version, problems = _format_of(folder)
+    listed, removed, list_problems = _read_list(folder, is_needed=version > 1)
+    sessions = []
+    for session in _session_folders(folder):
+        if session.name in removed:
+            continue
+        if is_file(session / journal.NAME):
+            sessions.append(session)
+        elif session.name not in listed and _has_data(session):
+            problems.append(f"the session {session.name} has lost its journal")
+    present = {session.name for session in sessions}
+    for name in sorted(listed - removed - present):
+        # It may have been removed since the list was read.
+        if name not in _read_list(folder, is_needed=False)[1]:
+            what = "journal" if (folder / name).is_dir() else "folder"
+            problems.append(f"the session {name} has lost its {what}")
+    return sorted(sessions), [*problems, *list_problems]
+
+
+def warn_of_store(path: Path, problems: list[str]) -> None:
+    """Warn of what is wrong with a store as a whole."""
+    if problems:
+        warnings.warn(
+            f"The store in {str(path)!r} is damaged: {'; '.join(problems)}. See `lox "
+            "doctor`.",
+            stacklevel=2,
+        )
+
+
+def _format_of(store: pathlib.Path) -> tuple[int, list[str]]:
+    """Return the format of a store, and what is wrong with the file that says it."""
+    try:
+        version = json.loads(read_file(store / MARKER))["format"]
+        if type(version) is int and version > 0:
+            return version, []
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass
+    # The sessions speak for themselves.
+    what = "is not what lox wrote" if is_store(store) else "is missing"
+    return 1, [f"{MARKER} {what}"]
+
+
+def _read_list(
+    store: pathlib.Path, *, is_needed: bool
+) -> tuple[set[str], set[str], list[str]]:
+    """Return the sessions that a store has had, those that were removed, and problems."""
+    try:
+        lines = journal.decode(read_file(store / LIST))
+    except OSError:
+        missing = f"the list of its sessions, {LIST!r}, is missing"
+        return set(), set(), [missing] if is_needed else []
+    names = {
+        kind: {
+            entry[kind]
+            for entry in lines.entries
+            if isinstance(entry.get(kind), str) and _SESSION.fullmatch(entry[kind])
+        }
+        for kind in ("session", "removed")
+    }
+    is_damaged = f"the list of its sessions, {LIST!r}, is damaged"
+    problems = [is_damaged] if lines.problems else []
+    return names["session"], names["removed"], problems
+
+
+def _note(store: pathlib.Path, entry: journal.Entry) -> None:
+    """Add a line to the list of sessions. Several processes may do so at once."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    file = os.open(store / LIST, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    try:
+        journal.append(file, journal.encode([entry]))
+    finally:
+        os.close(file)
 
 
 def _session_folders(store: pathlib.Path) -> list[pathlib.Path]:
     """Return all folders with the name of a session, even those that a crash has left."""
-    named = (path for path in store.iterdir() if _SESSION.fullmatch(path.name))
-    return [path for path in named if path.is_dir() and not path.is_symlink()]
+    named = [entry for entry in os.scandir(store) if _SESSION.fullmatch(entry.name)]
+    return [store / entry.name for entry in named if entry.is_dir(follow_symlinks=False)]
+
+
+def _has_data(session: pathlib.Path) -> bool:
+    return any(file_size(path) for path in session.glob("*.arrows"))
 
 
 def _older_sessions(store: pathlib.Path, process: int, job: str) -> list[pathlib.Path]:
@@ -111,27 +242,42 @@ def _is_taken(folder: pathlib.Path, process: int, job: str) -> bool:
     return bool(_older_sessions(folder, process, job)) or not _session_folders(folder)
 
 
-def _session_name(process: int, job: str) -> str:
-    """Return a name that sorts by time, and that no other session has."""
-    now = time.time_ns()
-    date = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now // 10**9))
+def _session_name(store: pathlib.Path, process: int, job: str) -> str:
+    """Return a name that sorts behind those of all sessions, and that no other has.
+
+    It is the time, unless the clock has gone back since the newest session began: then it
+    is a nanosecond after that.
+    """
+    # The names sort by time, but for those that are none.
+    names = sorted((session.name for session in _session_folders(store)), reverse=True)
+    times = (_time_of_name(name) for name in names)
+    newest = next((then for then in times if then >= 0), -1)
+    now = max(time.time_ns(), newest + 1)
+    date = time.strftime(_DATE, time.gmtime(now // 10**9))
     return f"{date}-{now % 10**9:09d}-{process}-{job}"
 
 
-def _mark(folder: pathlib.Path) -> None:
-    if is_store(folder):
+def _time_of_name(name: str) -> int:
+    """Return when a session began, in nanoseconds since 1970. -1 if its name is no date."""
+    day, second, nanoseconds, *_ = name.split("-")
+    try:
+        date = datetime.datetime.strptime(f"{day}-{second}Z", f"{_DATE}%z")
+    except ValueError:
+        return -1
+    return int(date.timestamp()) * 10**9 + int(nanoseconds)
+
+
+def mark(folder: pathlib.Path) -> None:
+    """Say in which format a store is, which may have been an older one."""
+    if is_store(folder) and _format_of(folder)[0] >= FORMAT:
         return
+    # Sessions of the first format are in no list yet.
+    for session in _session_folders(folder):
+        if is_file(session / journal.NAME):
+            list_session(session)
+    if not is_file(folder / LIST):
+        os.close(os.open(folder / LIST, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666))
     # Two processes may do this at once, and a reader sees all of it or nothing.
     new = folder / f"{MARKER}.{secrets.token_hex(4)}"
     new.write_text(json.dumps({"format": FORMAT}) + "\n")
     os.replace(new, folder / MARKER)
-
-
-def _remove(session: pathlib.Path) -> None:
-    """Remove the files of a session, the journal first: without it nothing counts."""
-    with contextlib.suppress(FileNotFoundError):  # another process does the same
-        ours = [path for path in session.iterdir() if _FILE.fullmatch(path.name)]
-        for path in sorted(ours, key=lambda path: path.name != journal.NAME):
-            path.unlink(missing_ok=True)
-        if not any(session.iterdir()):
-            session.rmdir()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from lox_host.rows import Block
 from lox_host.store import journal
+from lox_host.store.files import open_file
 from lox_host.store.journal import Entry
 from lox_host.store.reader import Reader, StaleSession
 
@@ -72,7 +73,7 @@ class Follower:
 
     def _poll(self) -> Reader:
         """Return a reader of what the journal has told of since it was last read."""
-        with (self._session / journal.NAME).open("rb") as file:
+        with open(open_file(self._session / journal.NAME), "rb") as file:
             inode = os.fstat(file.fileno()).st_ino
             if inode != self._inode:
                 self._restart()
@@ -82,15 +83,17 @@ class Follower:
         # The last line may be half written.
         lines = data[: data.rfind(b"\n") + 1]
         self._offset += len(lines)
-        entries, _ = journal.decode(lines)
-        self._known += [entry for entry in entries if "frame" not in entry]
-        frames = [entry for entry in entries if "frame" in entry]
+        new = journal.decode(lines, self._next_number)
+        journal.warn_of_problems(self._session, new.problems)
+        self._next_number = new.next_number
+        self._known += [entry for entry in new.entries if "frame" not in entry]
+        frames = [entry for entry in new.entries if "frame" in entry]
         return Reader(self._session, [*self._known, *frames], is_whole=False)
 
     def _restart(self) -> None:
         """Read the journal from its beginning the next time."""
         self._known: list[Entry] = []
-        self._offset, self._inode = 0, -1
+        self._offset, self._next_number, self._inode = 0, 0, -1
 
     def _check_replaced(self) -> None:
         """Raise if a file is missing that the journal still knows."""

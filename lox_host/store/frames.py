@@ -15,13 +15,14 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lox_host.store.dtypes import dtype_named, from_stored, to_stored
-from lox_host.store.layout import Column, Layout
+from lox_host.store.journal import DATA_FILE
+from lox_host.store.layout import Column, Layout, bad_fields, check, is_count
 
 
 class Extent(NamedTuple):
@@ -43,6 +44,8 @@ class Frame(NamedTuple):
         rows: How many rows it has.
         runs: The lowest and the highest id of their runs.
         columns: Where its columns are.
+        nonfinite: The numbers of the columns with NaN or infinities. None: nobody has
+            looked, as in the first format.
     """
 
     group: int
@@ -52,12 +55,40 @@ class Frame(NamedTuple):
     rows: int
     runs: tuple[int, int]
     columns: tuple[Extent, ...]
+    nonfinite: tuple[int, ...] | None = None
 
     @classmethod
-    def of(cls, fields: dict[str, Any]) -> "Frame":
-        """Return the frame that a line of the journal tells of."""
-        columns = tuple(Extent(*column) for column in fields["columns"])
-        return cls(**{**fields, "columns": columns})
+    def of(cls, fields: dict[str, Any], layouts: Mapping[int, Layout]) -> "Frame":
+        """Return the frame that a line of the journal tells of.
+
+        Raises:
+            ValueError: If there can be no such frame, or its layout is not known.
+        """
+        with bad_fields():
+            low, high = fields["runs"]
+            nonfinite = fields.get("nonfinite")
+            frame = cls(
+                *(fields[name] for name in ("group", "file", "start", "end", "rows")),
+                runs=(low, high),
+                columns=tuple([Extent(*column) for column in fields["columns"]]),
+                nonfinite=None if nonfinite is None else tuple(nonfinite),
+            )
+            frame._check(layouts[frame.group])
+        return frame
+
+    def _check(self, layout: Layout) -> None:
+        """Raise unless the columns have the sizes of so many rows, within the frame.
+
+        So nothing is ever read or allocated that is larger than the file.
+        """
+        check(DATA_FILE.fullmatch(self.file))
+        check(is_count(self.start) and is_count(self.end) and is_count(self.rows))
+        check(all(type(id) is int for id in self.runs))
+        check(self.nonfinite is None or all(map(is_count, self.nonfinite)))
+        for extent, bits in zip(self.columns, layout.bits, strict=True):
+            check(is_count(extent.offset) and is_count(extent.size))
+            check(extent.size == -(-self.rows * bits // 8))
+            check(self.start <= extent.offset and extent.offset + extent.size <= self.end)
 
 
 class Encoder:
@@ -112,6 +143,9 @@ class Encoder:
 
 def read_column(file: int, extent: Extent, column: Column, rows: int) -> np.ndarray | None:
     """Read one column of a frame. None if it is not what was written."""
+    # A file that was cut short: nothing is allocated for what it does not have.
+    if extent.offset + extent.size > os.fstat(file).st_size:
+        return None
     data = _read_bytes(file, extent)
     if len(data) != extent.size or zlib.crc32(data) != extent.checksum:
         return None
@@ -124,6 +158,20 @@ def read_column(file: int, extent: Extent, column: Column, rows: int) -> np.ndar
     else:
         array = np.frombuffer(data, plain.dtype)
     return from_stored(array.reshape(shape), dtype)
+
+
+def nonfinite_columns(columns: Sequence[np.ndarray]) -> tuple[int, ...]:
+    """Return the numbers of the columns that hold NaN or infinities."""
+    may_be = ((i, x) for i, x in enumerate(columns) if x.dtype.kind not in "biu")
+    return tuple(i for i, column in may_be if not is_finite(column).all())
+
+
+def is_finite(array: np.ndarray) -> np.ndarray:
+    """Return which elements are finite, of any dtype."""
+    if array.dtype.kind in "biu":
+        return np.broadcast_to(True, array.shape)
+    wide = array if array.dtype.isbuiltin == 1 else array.astype(np.float32)
+    return np.isfinite(wide)
 
 
 def _read_bytes(file: int, extent: Extent) -> bytes:

@@ -14,15 +14,18 @@ block stand, by the numbers of columns:
 Here the tree of the key `net` is `["dict", [["w", 3], ["b", ["list", [4]]]]]`.
 """
 
+import contextlib
 import dataclasses
+import functools as ft
 import itertools as it
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from lox_host.rows import Block, Form
-from lox_host.store.dtypes import dtype_named, is_storable
+from lox_host.store.dtypes import dtype_named, is_storable, to_stored
 from lox_host.tree import Tree, leaves
 
 # The first columns of every file: the run, and the number of the row in the session.
@@ -108,22 +111,78 @@ class Layout:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "Layout":
-        """Return the layout that `dataclasses.asdict` turned into these fields."""
-        columns = tuple(
-            Column(column["name"], column["dtype"], tuple(column["shape"]))
-            for column in fields["columns"]
-        )
-        keys = {}
-        for name, key in fields["keys"].items():
-            form = {**key["form"], "tags": tuple(key["form"]["tags"])}
-            form["keys"] = tuple((i, impl) for i, impl in form["keys"])
-            keys[name] = Key(key["tree"], Form(**form), key["valid"])
-        return cls(columns, fields["steps"], fields["masks"], keys)
+        """Return the layout that `dataclasses.asdict` turned into these fields.
+
+        Raises:
+            ValueError: If they are no layout. A journal may be damaged, or made up.
+        """
+        with bad_fields():
+            columns = tuple(
+                Column(column["name"], column["dtype"], tuple(column["shape"]))
+                for column in fields["columns"]
+            )
+            keys = {}
+            for name, key in fields["keys"].items():
+                form = {**key["form"], "tags": tuple(key["form"]["tags"])}
+                form["keys"] = tuple((i, impl) for i, impl in form["keys"])
+                keys[name] = Key(key["tree"], Form(**form), key["valid"])
+            layout = cls(columns, dict(fields["steps"]), dict(fields["masks"]), keys)
+            layout._check()
+        return layout
+
+    def _check(self) -> None:
+        """Raise unless the columns can be those of a block."""
+        for column in self.columns:
+            check(isinstance(column.name, str) and isinstance(column.dtype, str))
+            dtype = dtype_named(column.dtype)
+            check(is_storable(dtype) and all(is_count(size) for size in column.shape))
+            # As large as a file can be, for a row; NumPy has no arrays of more axes.
+            check(math.prod(column.shape) * dtype.itemsize < 2**62)
+            check(len(column.shape) < 32 and max(column.shape, default=0) < 2**62)
+        first = [(column.dtype, column.shape) for column in self.columns[:2]]
+        check(first == [("int32", ()), ("int64", ())])
+        for number in self.steps.values():
+            self._column(number)
+        for number in self.masks.values():
+            check(self._column(number).dtype == "bool")
+        check(self.masks.keys() <= self.steps.keys())
+        for key in self.keys.values():
+            self._check_key(key)
+
+    def _check_key(self, key: Key) -> None:
+        form, leaves = key.form, list[Column]()
+        fill_tree(key.tree, lambda number: leaves.append(self._column(number)))
+        check(all(isinstance(tag, str) for tag in form.tags) and type(form.time) is bool)
+        check(is_count(form.lead) and is_count(form.batch) and form.lead <= form.batch)
+        check(leaves and all(len(leaf.shape) >= form.batch for leaf in leaves))
+        for number, impl in form.keys:
+            check(is_count(number) and number < len(leaves) and isinstance(impl, str))
+        examples = leaves[0].shape[: form.batch]
+        check(all(leaf.shape[: form.batch] == examples for leaf in leaves))
+        if key.valid is not None:
+            valid = self._column(key.valid)
+            check(valid.dtype == "bool" and valid.shape == examples)
+
+    def _column(self, number: int) -> Column:
+        check(is_count(number) and number < len(self.columns))
+        return self.columns[number]
 
     @property
     def shared(self) -> list[int]:
         """The numbers of the columns that belong to all keys."""
         return [RUN, ROW, *self.steps.values(), *self.masks.values()]
+
+    @ft.cached_property
+    def bits(self) -> list[int]:
+        """How many bits a row of each column takes in a file."""
+        plain = [
+            to_stored(np.zeros((0, *column.shape), dtype_named(column.dtype)))
+            for column in self.columns
+        ]
+        return [
+            math.prod(x.shape[1:]) * (1 if x.dtype == bool else 8 * x.itemsize)
+            for x in plain
+        ]
 
     def is_number(self, key: str) -> bool:
         """Return whether a key is a real number in each row."""
@@ -175,11 +234,39 @@ def flatten(block: Block) -> tuple[Hashable, list[np.ndarray]]:
     return tuple(kinds), arrays
 
 
+@contextlib.contextmanager
+def bad_fields() -> Iterator[None]:
+    """Raise a `ValueError` for whatever fields of a line raise that lox did not write."""
+    try:
+        yield
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise ValueError("not what lox writes") from error
+
+
+def check(is_right: object) -> None:
+    """Raise if a field of a journal is not as it should be."""
+    if not is_right:
+        raise ValueError("not what lox writes")
+
+
+def is_count(value: object) -> bool:
+    """Return whether a value from JSON is a number of things."""
+    return type(value) is int and value >= 0
+
+
 def fill_tree(tree: NumberTree, column: Callable[[int], object]) -> Tree:
     """Return the value of a key, from its tree and the columns by their numbers."""
     if tree is None or isinstance(tree, int):
         return None if tree is None else column(tree)
     kind, children = tree
+    check(kind in ("dict", "list", "tuple"))
     if kind == "dict":
         return {name: fill_tree(child, column) for name, child in children}
     filled = [fill_tree(child, column) for child in children]

@@ -18,17 +18,20 @@ import itertools as it
 import pathlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
 from lox_host.rows import Block
 from lox_host.store import journal
-from lox_host.store.folder import Path, sessions_of
+from lox_host.store.content import Content, read_content
+from lox_host.store.dtypes import dtype_named
+from lox_host.store.folder import Path, sessions_of, warn_of_store
 from lox_host.store.frame_reader import FrameReader, StaleSession
-from lox_host.store.frames import Frame
-from lox_host.store.journal import Entry, read_journal, warn_left_out
+from lox_host.store.frames import Frame, is_finite
+from lox_host.store.journal import Entry, read_journal, warn_left_out, warn_of_problems
 from lox_host.store.layout import ROW, RUN, Layout
+from lox_host.tree import leaves
 from lox_host.writer import Run
 
 P = ParamSpec("P")
@@ -36,17 +39,41 @@ T = TypeVar("T")
 
 
 def open_store(path: Path) -> "list[Reader]":
-    """Open all sessions of a store as they are now, the oldest first."""
+    """Open all sessions of a store as they are now, the oldest first.
+
+    What is damaged or missing is warned of, and left out.
+    """
+    folders, problems = sessions_of(path)
+    names = {folder.name for folder in folders}
     readers = []
-    for folder in sessions_of(path):
-        with contextlib.suppress(FileNotFoundError):  # it has just been removed
-            readers.append(open_session(folder))
+    for folder in folders:
+        try:
+            reader = open_session(folder)
+        except FileNotFoundError:  # it has just been removed
+            continue
+        except OSError as error:
+            problems.append(f"the session {folder.name} cannot be read: {error}")
+            continue
+        if reader.original != folder.name:
+            problems.append(f"the session {folder.name} is a copy of {reader.original}")
+            if reader.original in names:
+                continue
+        readers.append(reader)
+    warn_of_store(path, problems)
     return readers
 
 
 def open_session(folder: pathlib.Path) -> "Reader":
+    """Open a session as it is now, and warn of what is wrong with it."""
+    reader = read_session(folder)
+    warn_of_problems(folder, reader.problems)
+    return reader
+
+
+def read_session(folder: pathlib.Path) -> "Reader":
     """Open a session as it is now."""
-    return Reader(folder, read_journal(folder))
+    journal = read_journal(folder)
+    return Reader(folder, journal.entries, journal_problems=journal.problems)
 
 
 def retry_if_stale(fun: Callable[P, T]) -> Callable[P, T]:
@@ -64,6 +91,17 @@ def retry_if_stale(fun: Callable[P, T]) -> Callable[P, T]:
     return retried
 
 
+class NonFinite(NamedTuple):
+    """How many rows of a key are NaN or infinite, and the step of the first of them.
+
+    Rows without steps have the empty name, and their number in the session.
+    """
+
+    rows: int
+    step: str
+    first: float
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reader:
     """A session at one moment.
@@ -72,71 +110,89 @@ class Reader:
         folder: Its folder, which has the name of the session.
         entries: What its journal says.
         is_whole: Whether the entries are all of the journal.
+        journal_problems: What is wrong with the journal and the files, in words.
     """
 
     folder: pathlib.Path
     entries: list[Entry]
     is_whole: bool = True
+    journal_problems: tuple[str, ...] = ()
 
-    @ft.cached_property
+    @property
     def runs(self) -> dict[int, Run]:
         """The runs by their id."""
-        return {entry["run"]["id"]: _run(entry) for entry in self.entries if "run" in entry}
+        return self._content.runs
 
-    @ft.cached_property
+    @property
     def layouts(self) -> dict[int, Layout]:
         """The layouts by the number of the group."""
-        found = (entry for entry in self.entries if "layout" in entry)
-        return {entry["group"]: Layout.from_json(entry["layout"]) for entry in found}
+        return self._content.layouts
 
-    @ft.cached_property
+    @property
     def frames(self) -> dict[int, list[Frame]]:
         """The frames of each group, in order."""
-        groups: dict[int, list[Frame]] = {number: [] for number in self.layouts}
-        for entry in self.entries:
-            # The line with the layout may be damaged.
-            if "frame" in entry and entry["frame"]["group"] in groups:
-                groups[entry["frame"]["group"]].append(Frame.of(entry["frame"]))
-        return groups
+        return self._content.frames
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with the session, but for what is found when columns are read."""
+        return *self.journal_problems, *self._content.problems
+
+    @property
+    def journal_version(self) -> int:
+        """The format of its journal."""
+        return self._content.version
+
+    @property
+    def original(self) -> str:
+        """The name that the session began with."""
+        return self._content.name or self.folder.name
+
+    @ft.cached_property
+    def _content(self) -> Content:
+        return read_content(self.entries)
+
+    @ft.cached_property
+    def _ids(self) -> np.ndarray:
+        return np.array(sorted(self.runs), np.int64)
 
     @ft.cached_property
     def keys(self) -> list[str]:
         """All keys, those of `lox.save` in the order that they had."""
         known = dict.fromkeys(it.chain(*(layout.keys for layout in self.layouts.values())))
-        ordered = dict.fromkeys(it.chain(*self._saved_keys.values()))
+        ordered = dict.fromkeys(it.chain(*self._content.saved_keys.values()))
         return [key for key in {**ordered, **known} if key in known]
 
     @property
     def ended(self) -> bool:
-        return any("end" in entry for entry in self.entries)
+        return self._content.end is not None
 
     @ft.cached_property
     def last_change(self) -> float:
         """When it ended or was last written to, in seconds since 1970."""
-        ends = [entry["end"] for entry in self.entries if "end" in entry]
         # Sessions of early versions say that they ended, and not when.
-        if ends and ends[0] is not True:
-            return ends[0]
+        if self._content.end not in (None, True):
+            return self._content.end
         return (self.folder / journal.NAME).stat().st_mtime
 
     def keys_without_rows(self, run: int) -> frozenset[str]:
         """Return the keys that a run was saved with, from loops without iterations."""
-        return self._keys_without_rows.intersection(self._saved_keys[run])
+        return self._keys_without_rows.intersection(self._content.saved_keys[run])
 
     @ft.cached_property
     def _keys_without_rows(self) -> frozenset[str]:
         filled = (layout for group, layout in self.layouts.items() if self.frames[group])
         return frozenset(self.keys).difference(*(layout.keys for layout in filled))
 
-    @ft.cached_property
-    def _saved_keys(self) -> dict[int, list[str]]:
-        found = (entry["run"] for entry in self.entries if "run" in entry)
-        return {run["id"]: run["keys"] for run in found}
+    def saved_keys(self, run: int) -> list[str]:
+        """Return the keys that a run was saved with, in their order."""
+        return self._content.saved_keys[run]
 
     def frame_reader(self) -> FrameReader:
         """Return what reads single frames."""
         entries = self.entries if self.is_whole else None
-        return FrameReader(self.folder, self.layouts, entries)
+        all_runs = np.array(sorted(self._content.saved_keys), np.int64)
+        return FrameReader(self.folder, self.layouts, entries, all_runs)
 
     def blocks(
         self,
@@ -154,26 +210,34 @@ class Reader:
             since: By group, the number of the last row that is known already, from
                 `last_rows`.
         """
+        ids = self._known_ids(runs)
         with self.frame_reader() as frames:
             for frame in it.chain.from_iterable(self.frames.values()):
-                block = frames.read(frame, runs, keys)
+                block = frames.read(frame, ids, keys)
                 if block is not None and since is not None:
                     block = block.select(block.order > since.get(frame.group, -1))
                 if block:
                     yield block
             frames.warn_of_damage()
 
+    def _known_ids(self, runs: Collection[int] | None) -> np.ndarray:
+        """Return the ids of runs that there are, in order. None: all of them."""
+        if runs is None:
+            return self._ids
+        return np.intersect1d(self._ids, np.array(sorted(runs), np.int64))
+
     def last_blocks(
         self, rows: int, runs: Collection[int], keys: Collection[str]
     ) -> Iterator[Block]:
         """Yield the last rows, at least so many of each group where there are."""
+        ids = self._known_ids(runs)
         with self.frame_reader() as frames:
             for group in self.frames.values():
                 missing = rows
                 for frame in reversed(group):
                     if missing <= 0:
                         break
-                    block = frames.read(frame, runs, keys)
+                    block = frames.read(frame, ids, keys)
                     if block is not None:
                         missing -= len(block)
                         yield _end_of(block, rows)
@@ -202,23 +266,51 @@ class Reader:
                 keys = [key for key in layout.keys if layout.is_number(key)]
                 # A run that logs other keys is never found, and its frames are skipped by
                 # the ids in the journal.
-                missing = set(self.runs)
+                missing = self._ids
                 for frame in reversed(self.frames[number]):
-                    if not missing:
+                    if not missing.size:
                         break
                     block = frames.read(frame, missing, keys)
                     if block is None:
                         continue
-                    for row in _last_row_of_each_run(block):
-                        run, order = int(block.runs[row]), int(block.order[row])
-                        missing.discard(run)
-                        for key, array in block.values.items():
+                    rows = _last_row_of_each_run(block)
+                    missing = np.setdiff1d(missing, block.runs[rows], assume_unique=True)
+                    found = block.runs[rows].tolist(), block.order[rows].tolist()
+                    for key, array in block.values.items():
+                        for run, order, value in zip(*found, array[rows], strict=True):
                             if order > newest.get((run, key), (-1,))[0]:
-                                newest[run, key] = order, array[row]
-        return {
-            run: {key: newest[run, key][1] for key in self.keys if (run, key) in newest}
-            for run in self.runs
-        }
+                                newest[run, key] = order, value
+            frames.warn_of_damage()
+        values: dict[int, dict[str, np.generic]] = {run: {} for run in self.runs}
+        for key in self.keys:
+            for run, its_values in values.items():
+                if (run, key) in newest:
+                    its_values[key] = newest[run, key][1]
+        return values
+
+    def nonfinite(self) -> dict[int, dict[str, NonFinite]]:
+        """Return by run and key how many rows are not finite, and the first of them.
+
+        The journal says which columns to look at. In the first format it did not: of these
+        sessions, only keys that are numbers are looked at.
+        """
+        found: dict[int, dict[str, NonFinite]] = {}
+        with self.frame_reader() as frames:
+            for frame in it.chain.from_iterable(self.frames.values()):
+                layout = self.layouts[frame.group]
+                keys = [key for key in layout.keys if _may_be_nonfinite(layout, key, frame)]
+                block = frames.read(frame, self._ids, keys) if keys else None
+                if block is not None:
+                    for key in block.values:
+                        _count_nonfinite(found, block, key)
+        return found
+
+    def lost_rows(self) -> Counter[str]:
+        """Read everything, and return by key how many rows are damaged."""
+        with self.frame_reader() as frames:
+            for frame in it.chain.from_iterable(self.frames.values()):
+                frames.read(frame, self._ids, None)
+            return frames.lost
 
     def row_counts(self) -> dict[str, Counter[int]]:
         """Return by key how many rows each run has."""
@@ -245,11 +337,39 @@ class Reader:
         return dict(zip(runs.tolist(), rows.tolist(), strict=True))
 
 
-def _run(entry: Entry) -> Run:
-    """Return the run of a line of the journal, which may be older than some fields."""
-    names = {field.name for field in dataclasses.fields(Run)}
-    fields = {**entry["run"], "key": tuple(entry["run"]["key"])}
-    return Run(**{name: value for name, value in fields.items() if name in names})
+def _may_be_nonfinite(layout: Layout, key: str, frame: Frame) -> bool:
+    if frame.nonfinite is not None:
+        return not set(layout.keys[key].columns).isdisjoint(frame.nonfinite)
+    if not layout.is_number(key):
+        return False
+    (number,) = layout.keys[key].columns[-1:]
+    return dtype_named(layout.columns[number].dtype).kind not in "biu"
+
+
+def _count_nonfinite(
+    found: dict[int, dict[str, NonFinite]], block: Block, key: str
+) -> None:
+    """Add the rows of a key that are not finite, where an example that logged is not."""
+    is_bad = np.zeros(len(block), bool)
+    for _, array in leaves(block.values[key]):
+        bad = ~is_finite(array)
+        valid = block.valid.get(key)
+        if valid is not None:
+            bad = bad & valid.reshape(valid.shape + (1,) * (bad.ndim - valid.ndim))
+        is_bad |= bad.reshape(len(block), -1).any(1)
+    rows = np.flatnonzero(is_bad)
+    names = sorted(block.steps, key=lambda name: name != "step")
+    steps = block.steps[names[0]] if names else block.order
+    runs, firsts, counts = np.unique(
+        block.runs[rows], return_index=True, return_counts=True
+    )
+    for run, at, number in zip(runs.tolist(), rows[firsts], counts.tolist(), strict=True):
+        first = NonFinite(number, names[0] if names else "", float(np.max(steps[at])))
+        before = found.setdefault(run, {}).get(key)
+        if before is not None:
+            number += before.rows
+            first = before if before.first <= first.first else first
+        found[run][key] = first._replace(rows=number)
 
 
 def _end_of(block: Block, rows: int) -> Block:
@@ -259,6 +379,6 @@ def _end_of(block: Block, rows: int) -> Block:
     return block.select(block.order >= np.partition(block.order, -rows)[-rows])
 
 
-def _last_row_of_each_run(block: Block) -> list[int]:
+def _last_row_of_each_run(block: Block) -> np.ndarray:
     _, from_end = np.unique(block.runs[::-1], return_index=True)
-    return (len(block) - 1 - from_end).tolist()
+    return len(block) - 1 - from_end

@@ -1,12 +1,16 @@
-"""The data files of a session: each is written once, from its beginning to its end."""
+"""The data files of a session: each is written once, from its beginning to its end.
+
+Only `lox.save` goes on with files of a session that has ended, if it is whole.
+"""
 
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from lox_host.store.frames import Encoder, Frame
+from lox_host.store.files import open_file
+from lox_host.store.frames import Encoder, Frame, nonfinite_columns
 from lox_host.store.journal import append
 from lox_host.store.layout import RUN
 
@@ -29,6 +33,22 @@ class Segments:
         self._folder, self._suffix = folder, suffix
         self._files: dict[int, tuple[str, int]] = {}
 
+    @classmethod
+    def after(
+        cls, folder: pathlib.Path, frames: Mapping[int, Sequence[Frame]]
+    ) -> "Segments":
+        """Go on with the files that a session ended with, where there is room in them."""
+        numbers = [int(p.name.split(".")[0]) for p in folder.glob("*.arrows")]
+        segments = cls(folder, max(numbers, default=-1) + 1)
+        for group in [group for group in frames if frames[group]][:OPEN]:
+            last = frames[group][-1]
+            file = open_file(folder / last.file, os.O_WRONLY | os.O_APPEND)
+            if last.end == os.fstat(file).st_size < SIZE:
+                segments._files[group] = last.file, file
+            else:
+                os.close(file)
+        return segments
+
     def write(self, group: int, encoder: Encoder, columns: Sequence[np.ndarray]) -> Frame:
         """Write a frame at the end of the file of its group."""
         name, file = self._file_of(group)
@@ -46,11 +66,13 @@ class Segments:
             rows=len(runs),
             runs=(int(runs.min()), int(runs.max())),
             columns=tuple(e._replace(offset=offset + e.offset) for e in extents),
+            nonfinite=nonfinite_columns(columns),
         )
 
     def undo(self, frame: Frame) -> None:
         """Remove a frame that was just written."""
-        os.ftruncate(self._files[frame.group][1], frame.start)
+        # By its name: the file may have been closed for one of another group since.
+        os.truncate(self._folder / (frame.file + self._suffix), frame.start)
 
     def close(self) -> None:
         """Close all files."""

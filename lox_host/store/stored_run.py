@@ -1,4 +1,4 @@
-"""`lox.runs`: what is in a store. No JAX."""
+"""What is in a store, for `lox.runs` and the command line. No JAX."""
 
 import dataclasses
 import datetime
@@ -38,25 +38,17 @@ class StoredRun:
     def __repr__(self) -> str:
         start = datetime.datetime.fromtimestamp(self.start).isoformat(" ", "seconds")
         config = f", config={dict(self.config)}" if self.config else ""
-        return (
+        text = (
             f"<run {self.name}: {self.rows} rows of {', '.join(self.keys) or 'nothing'}, "
             f"key={self.key}, started {start}{config}>"
         )
+        # A store may come from anybody, and its names may hold what moves the cursor.
+        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 @retry_if_stale
 def runs(path: Path) -> list[StoredRun]:
-    """List the runs in a store, each session of them, the oldest first.
-
-    Args:
-        path: The folder of the store.
-
-    Example:
-        >>> lox.save(lox.logdict({"loss": 0.5}), "results")
-        >>> [run] = lox.runs("results")
-        >>> run.name, run.rows, run.keys
-        ('saved', 1, ('loss',))
-    """
+    """List the runs in a store, each session of them, the oldest first."""
     return [run for reader in open_store(path) for run in stored_runs(reader).values()]
 
 

@@ -41,8 +41,7 @@ def create_file(folder: Path, run: Run, ending: str) -> Path:
 
     The config of the run, if it has any, is written into another, `NAME.config.json`.
     """
-    # The dots keep `..` and hidden files away.
-    stem = re.sub(r"[^\w.-]", "_", run_title(run)).lstrip(".") or "run"
+    stem = file_name(run_title(run))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path = _new_file(folder, stem, ending)
@@ -56,6 +55,12 @@ def create_file(folder: Path, run: Run, ending: str) -> Path:
             "Give the logger the path of a folder that can be made or written to."
         ) from error
     return path
+
+
+def file_name(title: str) -> str:
+    """Return a title as the name of a file or a folder, which leads nowhere else."""
+    # The dots keep `..` and hidden files away.
+    return re.sub(r"[^\w.-]", "_", title).lstrip(".")[:200] or "run"
 
 
 def append(path: Path, text: str) -> None:

@@ -76,7 +76,7 @@ class CSVFile:
             Column(False, name, f"@{name}"): _cell(step) for name, step in row.steps.items()
         }
         values = {
-            Column(True, key, name): _cell(array)
+            Column(True, key, _not_a_formula(name)): _cell(array)
             for key, tree in row.values.items()
             for name, array in leaves(tree, key_name(key))
         }
@@ -115,6 +115,11 @@ def _extended(columns: dict[Column, str], found: Iterable[Column]) -> dict[Colum
         columns[column] = name
         taken.add(name)
     return columns
+
+
+def _not_a_formula(name: str) -> str:
+    """Return a name that no spreadsheet computes: it has a quote in front."""
+    return f"'{name}" if name.startswith(("=", "+", "-", "\t", "\r")) else name
 
 
 def _cell(array: Any) -> str:

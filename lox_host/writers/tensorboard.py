@@ -11,7 +11,7 @@ from typing import Any
 from lox_host.rows import Batch
 from lox_host.writer import Run
 from lox_host.writers._events import Events
-from lox_host.writers._files import check_exists
+from lox_host.writers._files import check_exists, file_name
 from lox_host.writers._run_info import flat_config, run_title
 from lox_host.writers._tracker_rows import TrackerRow, tracker_rows
 
@@ -32,7 +32,7 @@ class TensorBoardWriter:
         self._counts: dict[int, Counter[str]] = {}
 
     def open(self, run: Run) -> None:
-        folder = _new_folder(self._dir, run_title(run))
+        folder = _new_folder(self._dir, file_name(run_title(run)))
         name = f"events.out.tfevents.{int(run.start)}.{socket.gethostname()}.{os.getpid()}"
         self._paths[run.id] = folder / name
         file = self._events.file(self._paths[run.id].open("xb"))

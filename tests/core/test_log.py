@@ -1,6 +1,8 @@
 """What `lox.log` takes, refuses, returns and prints."""
 
+import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 
@@ -59,8 +61,8 @@ def test_pytrees_keep_their_structure():
     ("data", "message"),
     [
         ({"x": "text"}, r"The value of 'x' is or holds `str` \('text'\)"),
-        ({"x": None}, "The value of 'x' is or holds `None`"),
-        ({"x": {}}, "The value of 'x' is or holds `dict`"),
+        ({"x": None}, "The value of 'x' is `None`, but"),
+        ({"x": {}}, "The value of 'x' is `{}`, but"),
         ({"x": object()}, "The value of 'x' is or holds `object`"),
         ({"x": [1.0, "a"]}, r"The value of 'x' is or holds `str` \('a'\)"),
         ({"x": np.array(["a"])}, "The value of 'x' is or holds an array of <U1"),
@@ -79,11 +81,18 @@ def test_what_is_not_a_log_is_refused(data, message, silent):
 
 
 @pytest.mark.parametrize(
-    "name", ["items", "filter", "steps", "valid", "keys", "slice", "_rows", "_x"]
+    "name", ["data", "items", "filter", "steps", "valid", "keys", "slice", "_rows", "_x"]
 )
 def test_a_step_may_not_hide_an_attribute(name):
     with pytest.raises(ValueError, match=f"A step cannot be called '{name}'"):
         lox.log({"x": 1.0}, **{name: 3})
+
+
+@pytest.mark.parametrize("value", [None, [None], {"a": []}])
+def test_a_value_that_holds_nothing_is_shown(value):
+    shown = re.escape(f"The value of 'bad' is `{value!r}`, but `lox.log` takes numbers")
+    with pytest.raises(TypeError, match=shown):
+        lox.log({"good": 1, "bad": value})
 
 
 def test_a_step_is_a_number():
@@ -360,3 +369,62 @@ def test_wrong_arguments_are_explained():
         lox.log(loss=1.0)  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match=r'`lox\.log\(\{"loss": .*not nothing'):
         lox.log()  # pyright: ignore[reportCallIssue]
+
+
+def test_the_version_is_that_of_the_package():
+    assert lox.__version__ == importlib.metadata.version("jax-lox")
+
+
+def test_prints_come_in_order_around_calls_branches_and_loops(capsys):
+    """Each record prints its number in the order of execution."""
+    table = np.arange(20, dtype=np.int32)  # a constant of the program
+
+    def show(i):
+        lox.log({"i": jnp.asarray(table)[i]})
+
+    @jax.jit
+    def call(i):
+        show(i)
+        jax.lax.cond(i > 0, lambda: show(i + 1), lambda: None)
+
+    @jax.custom_jvp
+    def custom(x):
+        show(10)
+        return jnp.sin(x)
+
+    custom.defjvp(lambda primals, tangents: (custom(*primals), tangents[0]))
+
+    def repeat(i):
+        jax.checkpoint(lambda: show(i))()
+        return i + 1
+
+    def fun(x):
+        show(0)
+        call(1)
+        jax.checkpoint(call)(3)
+        jax.lax.scan(lambda _, i: (None, call(i)), None, jnp.array([5, 7]))
+        show(9)
+        y = custom(x)
+        jax.lax.while_loop(lambda i: i < 14, repeat, 11)
+        show(14)
+        return y
+
+    expected = "".join(f"{{'i': {i}}}\n" for i in range(15))
+    lowered = jax.jit(lambda x: fun(x)).lower(1.0).compile()
+    for run in (
+        jax.jit(fun),
+        jax.jit(jax.grad(fun)),
+        lowered,
+        jax.jit(fun, donate_argnums=0),
+    ):
+        for _ in range(2):
+            run(jnp.float32(1))
+            lox.barrier()
+            assert capsys.readouterr().out == expected
+    out, slope = jax.jit(jax.value_and_grad(fun))(1.0)
+    assert (out, slope) == (jnp.sin(1.0), 1)
+    lox.barrier()
+    capsys.readouterr()
+    jax.jit(jax.vmap(lambda x: (fun(x), lox.log({"x": x})) and x))(jnp.arange(2.0))
+    lox.barrier()
+    assert capsys.readouterr().out.splitlines()[-1] == "{'x': [0.0, 1.0]}"

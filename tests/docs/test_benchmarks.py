@@ -36,10 +36,11 @@ def test_the_check_finds_a_program_that_costs_more(ways):
         quick.check_case(wrong, ways)
 
 
-@pytest.mark.parametrize("name", ["sampler", "empty loop"])
+@pytest.mark.parametrize("name", ["sampler", "empty loop", "l-bfgs"])
 def test_what_is_carried_by_hand_is_what_is_logged(name):
     case = CASES[name]
-    _, logs = jax.jit(lox.spool(case.logged(lox.log, case.small)))(case.keys())
+    spooled = lox.spool(case.logged(lox.log, case.small), capacity=case.capacity)
+    _, logs = jax.jit(spooled)(case.keys())
     _, rows = jax.jit(case.by_hand(case.small))(case.keys())
     for value, expected in zip(logs.values(), rows, strict=False):
         assert jnp.array_equal(value, expected)

@@ -1,13 +1,26 @@
 """What lox costs, asked of the compiler and not of the clock."""
 
+import functools as ft
+
 import jax
 import jax.numpy as jnp
 import pytest
 from reduced import add_to_mean, empty_mean, mean_of
 
 import lox
+from support.loop_bodies import whole_array_operations
 from support.programs import PROGRAMS, Program
 from support.truth import without_logs
+from support.while_programs import (
+    XS as TIMES_OF_EACH,
+    X as TIMES,
+    collatz,
+    cond_in_a_while,
+    scan_in_a_while,
+    while_in_a_cond_in_a_while,
+    while_in_a_scan_in_a_while,
+    while_in_a_while,
+)
 
 # A program that computes with its own logs cannot be without them.
 LOGGING = [p for p in PROGRAMS if p.equivalent is None]
@@ -286,3 +299,65 @@ def test_a_large_array_is_not_copied_on_its_way_to_the_host():
     x = jnp.ones((512, 512))
     found = costs(lox.tap(fun, lambda logs: None), x)
     assert found["temporary"] < 0.1 * x.nbytes, found
+
+
+# Loops of unknown length --------------------------------------------------------------
+
+ROOM = 1009  # a number that is found nowhere else in these programs
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        collatz,
+        scan_in_a_while,
+        cond_in_a_while,
+        while_in_a_while,
+        while_in_a_cond_in_a_while,
+        while_in_a_scan_in_a_while,
+    ],
+    ids=lambda fun: fun.__name__,
+)
+def test_no_loop_goes_through_a_whole_buffer(fun):
+    """Nothing selects, copies or initialises it: rows are written where they belong."""
+    spool = ft.partial(lox.spool, capacity=ROOM)
+    ways = [
+        (spool(fun), TIMES),
+        (jax.vmap(spool(fun)), TIMES_OF_EACH),
+        (spool(jax.vmap(fun)), TIMES_OF_EACH),
+        (lambda x: jax.jvp(spool(fun), (x,), (x,)), TIMES),
+    ]
+    for spooled, x in ways:
+        assert whole_array_operations(spooled, ROOM, x) == []
+
+
+def test_a_loop_that_selects_a_buffer_is_found():
+    def by_hand(x):
+        def body(state):
+            x, rows = state
+            return x + 1, rows.at[x.astype(int)].set(x)
+
+        return jax.lax.while_loop(lambda s: s[0] < 3, body, (x, jnp.zeros(ROOM)))
+
+    assert whole_array_operations(by_hand, ROOM, TIMES) == []
+    selected = whole_array_operations(jax.vmap(by_hand), ROOM, TIMES_OF_EACH)
+    assert any("select" in line for line in selected)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "x"),
+    [(lambda f: f, TIMES), (jax.vmap, TIMES_OF_EACH)],
+    ids=["plain", "vmapped"],
+)
+def test_a_program_goes_through_its_buffers_before_and_after_its_loops_only(wrap, x):
+    def bytes_of(capacity):
+        def spooled(x):
+            return lox.spool(while_in_a_while, capacity=capacity)(x)[1].count
+
+        analysis = jax.jit(wrap(spooled)).lower(x).compile().cost_analysis()
+        return analysis["bytes accessed"]
+
+    # Both keys have a number, one of them one step, and the other two.
+    row = 4 * (2 + 3) * x.size
+    # The body of a loop counts once, however often it runs. Here nobody asks for the rows.
+    assert bytes_of(4 * ROOM) - bytes_of(ROOM) <= 2 * row * 3 * ROOM

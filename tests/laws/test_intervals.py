@@ -19,6 +19,7 @@ from support.truth import (
     assert_trees_close,
     by_key,
     records,
+    records_in_grad,
     records_of_each,
     records_of_grad,
     result,
@@ -111,7 +112,7 @@ def spool_of_grad(p: Program):
 
 @every(THIRD_WITH_GRAD)
 def test_rows_are_thinned_under_grad(p: Program):
-    ways = ((grad_of_spool, records, 0), (spool_of_grad, records_of_grad, 1))
+    ways = ((grad_of_spool, records_in_grad, 0), (spool_of_grad, records_of_grad, 1))
     for run, truth_of, turn in ways:
         if half([p], turn):
             for k, logs in zip(intervals(p, turn=1), run(p), strict=True):

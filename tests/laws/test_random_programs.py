@@ -5,7 +5,8 @@
 
 import functools as ft
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +14,18 @@ import pytest
 
 import lox
 from support.delivered import assert_delivered, heard
+from support.evaluate import evaluated
 from support.random_programs import Node, Scope, random_program
 from support.reductions import assert_reduced
 from support.selection import thin
-from support.truth import assert_logs, assert_trees_close, run, run_each, without_logs
+from support.truth import (
+    Record,
+    assert_logs,
+    assert_trees_close,
+    of_example,
+    run_in_python,
+    without_logs,
+)
 
 COUNT = int(os.environ.get("LOX_FUZZ", "180"))
 START = int(os.environ.get("LOX_FUZZ_START", "0"))
@@ -53,114 +62,152 @@ def test_a_random_program_with_while_loops_logs_what_its_eager_run_logs(seed):
 
 def check_while(program: Node, xs: jax.Array, seed: int) -> None:
     counts, margins, room = program.counts(), [], 32
+    fun, noted = of(program), of(program, margins)
+    each = truth(vmapped(noted), xs, margins)
+    one = of_example(each, 0)
 
     def natural(key):
         return counts[key].most == 1 and not counts[key].looped
 
-    def agree(spool, x, truth, batch_first=False):
-        out, logs = spool(lambda fun: lox.spool(fun, capacity=room))(x)
+    def agree(spool, run, x, expected, batch_first=False):
+        out, logs = run(spool(lambda fun: lox.spool(fun, capacity=room)), x)
         rows = {"natural": natural, "batch_first": batch_first, "tol": 1e-3}
-        assert_trees_close(out, truth[0], tol=1e-3)
-        assert_logs(logs, truth[1], **rows)
-        assert_logs(logs.compact(), truth[1], **rows)
-        out, logs = spool(lambda fun: lox.spool(fun, reduce="sum"))(x)
-        assert_trees_close(out, truth[0], tol=1e-3)
-        assert_reduced(logs, truth[1], "sum", tol=1e-3)
+        assert_trees_close(out, expected[0], tol=1e-3)
+        assert_logs(logs, expected[1], **rows)
+        assert_logs(logs.compact(), expected[1], **rows)
+        out, logs = run(spool(lambda fun: lox.spool(fun, reduce="sum")), x)
+        assert_trees_close(out, expected[0], tol=1e-3)
+        assert_reduced(logs, expected[1], "sum", tol=1e-3)
 
-    fun, noted = of(program), of(program, margins)
-    truth, truth_of_each = run(noted, xs[0]), run_each(noted, xs)
-    if min(margins, default=1) < 1e-3:
-        pytest.skip("A condition is so close that rounding decides.")
+    def jit_of_spool(run):
+        agree(lambda spool: spool(fun), run, xs[0], one)
 
-    agree(lambda spool: jax.jit(spool(fun)), xs[0], truth)
-    agree(lambda spool: jax.jit(spool(jax.vmap(fun))), xs, truth_of_each)
-    agree(lambda spool: jax.jit(jax.vmap(spool(fun))), xs, truth_of_each, batch_first=True)
-    check_tap(fun, xs, truth, truth_of_each, seed)
+    def spool_of_vmap(run):
+        agree(lambda spool: spool(jax.vmap(fun)), run, xs, each)
+
+    def vmap_of_spool(run):
+        agree(lambda spool: jax.vmap(spool(fun)), run, xs, each, batch_first=True)
+
+    def tap(run):
+        check_tap(fun, run, xs, one, each, seed)
+
+    for way, run in runs([jit_of_spool, spool_of_vmap, vmap_of_spool, tap], seed):
+        way(run)
 
 
 def check(program: Node, xs: jax.Array, seed: int) -> None:
     """Compare a program in some ways to run it: each way meets many programs."""
     counts, x, margins = program.counts(), xs[0], []
     fun, noted = of(program), of(program, margins)
-
-    def truth(fun, x):
-        found = run(fun, x)
-        if min(margins, default=1) < 1e-3:
-            pytest.skip("A condition is so close that rounding decides.")
-        return found
-
-    one = ft.cache(lambda: truth(noted, x))
-    each = ft.cache(lambda: truth(lambda xs: jax.vmap(noted)(xs), xs))
-    slope = ft.cache(lambda: truth(gradient(noted), x))
+    each = truth(vmapped(noted), xs, margins)
+    one = of_example(each, 0)
+    slope = ft.cache(lambda: truth(gradient(noted), x, margins))
+    slopes = ft.cache(lambda: truth(gradient(vmapped(noted)), xs, margins))
 
     def natural(key):
         return counts[key].most == 1 and not counts[key].looped
 
-    def agree(found, truth, batch_first=False):
-        (out, logs), (expected, records) = found, truth
+    def agree(found, known, batch_first=False):
+        (out, logs), (expected, records) = found, known
         assert_trees_close(out, expected, tol=1e-3)
         assert_logs(logs, records, natural=natural, batch_first=batch_first, tol=1e-3)
 
-    def spool_of_jit():
-        jitted, expected = jax.jit(fun), one()
-        agree(lox.spool(jitted)(x), expected)
-        assert_trees_close(jitted(x), expected[0], tol=1e-3)
-        agree(lox.spool(jitted)(x), expected)
+    def spool_of_jit(run):
+        jitted = jax.jit(fun)
+        run = run if run is evaluated else eagerly
+        agree(run(lox.spool(jitted), x), one)
+        assert_trees_close(run(jitted, x), one[0], tol=1e-3)
+        agree(run(lox.spool(jitted), x), one)
 
-    def jit_of_spool():
-        spooled = jax.jit(lox.spool(fun))
-        agree(spooled(x), one())
-        agree(spooled(xs[1]), truth(noted, xs[1]))
+    def jit_of_spool(run):
+        spooled = lox.spool(fun)
+        agree(run(spooled, x), one)
+        agree(run(spooled, xs[1]), of_example(each, 1))
 
-    def spool_of_vmap():
-        agree(jax.jit(lox.spool(jax.vmap(fun)))(xs), each())
+    def spool_of_vmap(run):
+        agree(run(lox.spool(jax.vmap(fun)), xs), each)
 
-    def vmap_of_spool():
-        agree(jax.jit(jax.vmap(lox.spool(fun)))(xs), each(), batch_first=True)
+    def vmap_of_spool(run):
+        agree(run(jax.vmap(lox.spool(fun)), xs), each, batch_first=True)
 
-    def spool_of_grad():
-        agree(jax.jit(lox.spool(gradient(fun)))(x), slope())
+    def spool_of_grad(run):
+        agree(run(lox.spool(gradient(fun)), x), slope())
 
-    def grad_of_spool():
-        found, (out, logs) = jax.jit(jax.grad(spooled_total(fun), has_aux=True))(x)
-        agree((out, logs), one())
+    def spool_of_grad_of_vmap(run):
+        agree(run(lox.spool(gradient(jax.vmap(fun))), xs), slopes())
+
+    def grad_of_spool(run):
+        found, (out, logs) = run(jax.grad(spooled_total(fun), has_aux=True), x)
+        agree((out, logs), one)
         assert_trees_close(found, slope()[0], tol=1e-3)
 
-    def tap_of_grad():
-        _, found = heard(lambda hear: jax.jit(lox.tap(gradient(fun), hear)), x)
+    def tap_of_grad(run):
+        _, found = heard(lambda hear: ft.partial(run, lox.tap(gradient(fun), hear)), x)
         assert_delivered(found, slope()[1], tol=1e-3)
 
-    def grad_of_tap():
-        _, found = heard(lambda hear: jax.jit(gradient(lox.tap(fun, hear))), x)
-        assert_delivered(found, one()[1], tol=1e-3)
+    def grad_of_tap(run):
+        _, found = heard(lambda hear: ft.partial(run, gradient(lox.tap(fun, hear))), x)
+        assert_delivered(found, one[1], tol=1e-3)
 
-    def tap():
-        check_tap(fun, xs, one(), each(), seed)
+    def tap(run):
+        check_tap(fun, run, xs, one, each, seed)
 
     ways = [
         *(spool_of_jit, spool_of_vmap, spool_of_grad, tap, tap_of_grad),
-        *(jit_of_spool, vmap_of_spool, grad_of_spool, grad_of_tap),
+        *(jit_of_spool, vmap_of_spool, grad_of_spool, grad_of_tap, spool_of_grad_of_vmap),
     ]
-    for way in ways if "LOX_FUZZ" in os.environ else thin(ways, 9, seed):
-        way()
+    pairs = [*runs(ways, seed)]
+    for way, run in pairs if "LOX_FUZZ" in os.environ else thin(pairs, len(pairs), seed):
+        way(run)
 
 
-def check_tap(fun: Callable, xs: jax.Array, truth, truth_of_each, seed: int) -> None:
+def check_tap(fun: Callable, run: Callable, xs: jax.Array, one, each, seed: int) -> None:
     """Some ways to deliver: each program meets two of them, each way many programs."""
     ways = [
-        (lambda tap: jax.jit(tap(fun)), truth, xs[0]),
-        (lambda tap: jax.jit(jax.vmap(tap(fun))), truth_of_each, xs),
-        (lambda tap: jax.jit(tap(jax.vmap(fun))), truth_of_each, xs),
+        (lambda tap: tap(fun), one, xs[0]),
+        (lambda tap: jax.vmap(tap(fun)), each, xs),
+        (lambda tap: tap(jax.vmap(fun)), each, xs),
     ]
     transform, (expected, records), x = ways[seed % 3]
     for batch in (None, 3):
 
         def tapping(hear, batch=batch):
-            return transform(lambda fun: lox.tap(fun, hear, batch=batch))
+            return ft.partial(run, transform(lambda fun: lox.tap(fun, hear, batch=batch)))
 
         out, found = heard(tapping, x)
         assert_trees_close(out, expected, tol=1e-3)
         assert_delivered(found, records, by_key=batch is not None, tol=1e-3)
+
+
+def runs(ways: list[Callable], seed: int) -> Iterator[tuple[Callable, Callable]]:
+    """For each way to run a program what runs it.
+
+    XLA takes most of the time and has little to add, so it compiles one of the ways. NumPy
+    runs the others.
+    """
+    for number, way in enumerate(ways):
+        is_compiled = number == seed // len(ways) % len(ways)
+        yield way, compiled if is_compiled else evaluated
+
+
+def compiled(fun: Callable, x: jax.Array) -> Any:
+    return jax.jit(fun)(x)
+
+
+def eagerly(fun: Callable, x: jax.Array) -> Any:
+    return fun(x)
+
+
+def truth(fun: Callable, x: jax.Array, margins: list) -> tuple[Any, list[Record]]:
+    found = run_in_python(fun, x)
+    if min(margins, default=1) < 1e-3:
+        pytest.skip("A condition is so close that rounding decides.")
+    return found
+
+
+def vmapped(fun: Callable) -> Callable:
+    """`jax.vmap`, or what stands in for it when this is called."""
+    return lambda xs: jax.vmap(fun)(xs)
 
 
 def of(program: Node, margins: list | None = None) -> Callable:

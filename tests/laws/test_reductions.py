@@ -4,6 +4,7 @@ import functools as ft
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -28,6 +29,7 @@ from support.truth import (
     by_key,
     raises,
     records,
+    records_in_grad,
     records_of_each,
     records_of_grad,
     total,
@@ -102,7 +104,7 @@ def test_reductions_under_grad(p: Program):
         fun = jax.grad(aux_of(spooled(p, names)), has_aux=True)
         with every_reduction(names):
             _, logs = jax.jit(fun)(p.x)
-        check(p, logs, records(p))
+        check(p, logs, records_in_grad(p))
 
     def spool_of_grad(names):
         fun = spooled(p, names, lambda fun: jax.grad(total_of(fun)))
@@ -236,6 +238,14 @@ def reduced_at_once(rows, names, wrap=jax.jit):
     return {name: [np.asarray(logs[name]) for logs in found if logs] for name in names}
 
 
+# Most of them have no infinity, and a NaN in place of it.
+EIGHT_BITS = {
+    "float8_e4m3b11fnuz",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+}
 DTYPES = {
     "bool": jnp.array([True, False, True, True]),
     "int8": jnp.array([100, 100, 100, -3], jnp.int8),
@@ -243,6 +253,11 @@ DTYPES = {
     "int16": jnp.array([30000, 30000, -5, 7], jnp.int16),
     "int32": jnp.array([4, -7, 1, 2], jnp.int32),
     "uint32": jnp.array([4, 7, 2**31, 2], jnp.uint32),
+    **{
+        name: jnp.array([1.5, -2, 6, 0.25], dtype)
+        for name, dtype in vars(ml_dtypes).items()
+        if name in EIGHT_BITS
+    },
     "float16": jnp.array([1.5, -2, 300, 0.25], jnp.float16),
     "bfloat16": jnp.array([1.5, -2, 300, 0.25], jnp.bfloat16),
     "float32": jnp.array([[1.5, 2], [-2, 7], [300, 1], [0.25, 3]], jnp.float32),
@@ -257,6 +272,15 @@ def test_dtypes_and_values_are_those_of_numpy(dtype):
         expected = reduce_rows(name, np.asarray(rows))
         for found in values:
             assert_close(f"{name} of {dtype}", found, expected, tol=1e-5)
+
+
+def test_eight_bits_are_reduced_alike_when_they_are_rows():
+    rows = {name: DTYPES[name] for name in sorted(EIGHT_BITS)}
+    _, logs = lox.spool(jax.lax.map)(lambda row: lox.log(row), rows)
+    for name in ("min", "max"):
+        again = logs.reduce(name)
+        for dtype, own in rows.items():
+            assert_close(f"{name} of {dtype}", again[dtype], reduce_rows(name, own))
 
 
 def test_sixteen_bits_accumulate_in_thirty_two():
@@ -330,6 +354,41 @@ def test_min_and_max_of_negative_values_and_of_bools():
     assert [bool(x) for x in reduced(jnp.array([True] * 3), "min")] == 3 * [True]
 
 
+@pytest.mark.parametrize("flag", ["jax_debug_nans", "jax_debug_infs"])
+def test_a_key_without_rows_is_nothing_to_debug(flag):
+    """JAX looks at every output, and outside of `jit` at that of every operation."""
+
+    def fun(xs):
+        jax.lax.scan(lambda _, x: (None, log_all(x)), None, xs)
+        jax.lax.cond(xs.sum() > 9, lambda: log_all(xs.sum()), lambda: None)
+        if len(xs):
+            log_all(xs[-1])
+
+    def log_all(x):
+        lox.log(dict.fromkeys(names, x))
+
+    names = [name for name in NAMES if name != "fading"]
+    kept, reduced = lox.spool(fun), lox.spool(fun, reduce={name: name for name in names})
+    set_flag = ft.partial(jax.config.update, flag)
+    rows = {0: [], 3: [1.0, 4.0, -2.0, -2.0]}
+    set_flag(True)
+    try:
+        for wrap in (lambda f: f, jax.jit):
+            for length, expected in rows.items():
+                _, logs = wrap(reduced)(jnp.array([1.0, 4.0, -2.0])[:length])
+                for name in names:
+                    assert logs.valid.get(name, True) == (length > 0)
+                    truth = reduce_rows(name, np.float32(expected)) if expected else 0
+                    np.testing.assert_allclose(logs[name], truth, rtol=1e-5)
+        _, logs = kept(jnp.zeros(0))
+        for name in names:
+            assert not logs.reduce(name).valid[name]
+        _, logs = jax.vmap(reduced)(jnp.zeros((2, 0)))
+        assert not any(logs.valid[name].any() for name in names)
+    finally:
+        set_flag(False)
+
+
 def test_ten_million_values_around_10_000_are_right_to_one_percent():
     """float32 has a resolution of 0.001 there, and a plain sum stops growing."""
 
@@ -383,7 +442,7 @@ def test_prng_keys_have_a_first_and_a_last_and_a_number():
     for name, index in (("first", 0), ("last", -1), ("replace", -1)):
         _, logs = lox.spool(fun, reduce=name)(key)
         assert logs["key"] == rows["key"][index]
-        assert logs.step["key"] == 2
+        assert logs.step["key"] == (0 if name == "first" else 2)
     assert lox.spool(fun, reduce="count")(key)[1]["key"] == 3
 
 
@@ -497,13 +556,13 @@ def test_a_branch_that_does_not_log_contributes_nothing():
         assert logs.valid["x"]
         expected = reduce_rows(name, np.array([2, 6], np.float32))
         assert_close(name, logs["x"], expected)
-        assert logs.step["x"] == 6
+        assert logs.step["x"] == (2 if name == "first" else 6)
         _, logs = spooled(XS / 10)
         assert not logs.valid["x"]
         _, logs = jax.vmap(spooled)(jnp.stack([XS, XS / 10, -XS, XS[::-1]]))
         assert logs.valid["x"].tolist() == [True, False, False, True]
         assert_close(name, logs["x"][0], expected)
-        assert logs.step["x"][::3].tolist() == [6, 2]
+        assert logs.step["x"][::3].tolist() == ([2, 6] if name == "first" else [6, 2])
 
 
 def test_a_step_that_the_last_row_lacks_is_masked():
@@ -637,6 +696,10 @@ def test_an_interval_or_capacity_below_1_is_an_error(option):
     for number in (0, -1):
         with raises(ValueError, option, "at least 1", str(number)):
             lox.spool(two_keys, **{option: number})
+    for number in (2.0, "2", True):
+        with raises(TypeError, f"`{option}` must be a whole number, not {number!r}"):
+            lox.spool(two_keys, **{option: number})
+    lox.spool(two_keys, **{option: np.int32(2)})(XS)
 
 
 def test_rows_of_two_shapes_are_an_error_also_where_they_are_reduced():

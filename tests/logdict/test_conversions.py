@@ -665,7 +665,7 @@ def test_plot_of_a_batch(plt, batched):
     edges = ax.collections[0].get_paths()[0].vertices
     assert edges[:, 1].min() == 1
     assert edges[:, 1].max() == 24
-    assert ax.get_title("right") == "mean and std of 3 examples"
+    assert ax.get_title("right") == "mean and std of 2 of 3 examples, 1 diverged"
     (ax,) = logs.plot("loss", band="range").axes
     assert ax.collections[0].get_paths()[0].vertices[:, 1].max() == 24
     (ax,) = logs.plot("loss", band="80%").axes
@@ -677,6 +677,16 @@ def test_plot_of_a_batch(plt, batched):
         [1, 2, 4, 8],
         [3, 6, 12, 24],
     ]
+
+
+def test_a_notebook_shows_a_plot_once(plt, monkeypatch):
+    figure = (lox.logdict({"x": 1.0}) + lox.logdict({"x": 2.0})).plot()
+    # At the end of a cell, the inline back end shows what is open, and closes it.
+    monkeypatch.setattr(plt, "get_backend", lambda: "inline")
+    assert figure._ipython_display_() is None
+    plt.close(figure)
+    with pytest.raises(NotImplementedError):
+        figure._ipython_display_()
 
 
 def test_plot_of_rows_at_different_steps(plt):

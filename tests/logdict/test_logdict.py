@@ -292,3 +292,12 @@ def test_it_prints_short():
     deleted.delete()
     shown += [repr(lox.logdict({"x": deleted}))]
     assert shown == 2 * ["{'x': float32[3]}"]
+
+
+def test_keywords_alone_are_values_as_those_of_a_dict():
+    assert lox.logdict(x=1, y=2) == {"x": 1, "y": 2}
+    assert repr(lox.logdict(x=1)) == "{'x': 1}"
+    assert lox.logdict() == {}
+    logs = lox.logdict({"x": 1}, step={"x": 3})
+    assert (logs, logs.step["x"]) == ({"x": 1}, 3)
+    assert lox.logdict({}, step={}) == {}

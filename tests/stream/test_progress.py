@@ -14,7 +14,7 @@ import pytest
 import lox
 from lox_host.display import progress_bar as _bar
 from lox_host.display.progress_bar import Bar
-from support.programs import PROGRAMS, Program
+from support.programs import PROGRAMS, Program, logged
 from support.selection import thin
 from support.truth import assert_trees_close, result, result_of_each
 
@@ -159,6 +159,24 @@ def test_logs_go_on_to_whoever_is_around(bars):
 
     _, logs = jax.jit(lox.spool(lox.progress(fun)))(0)
     assert logs["i"].tolist() == [0, 1, 2]
+
+
+def test_what_the_program_logs_is_not_printed(bars, capsys):
+    def fun(x):
+        lox.log({"x": x})
+        return jax.lax.map(lambda i: logged("i", x + i), jnp.arange(3.0))
+
+    for f in (fun, jax.jit(fun)):
+        for _ in range(2):
+            lox.progress(f)(1.0)
+            jax.jit(lox.progress(f))(1.0)
+    _, logs = lox.spool(lox.progress(fun))(1.0)
+    lox.barrier()
+    assert capsys.readouterr().out == ""
+    assert logs["i"].tolist() == [1, 2, 3]
+    fun(1.0)
+    lox.barrier()
+    assert capsys.readouterr().out.startswith("{'x': 1.0}\n{'i': 1.0}\n")
 
 
 def test_the_title_is_the_name_of_the_function(bars):

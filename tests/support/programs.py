@@ -920,7 +920,7 @@ def custom_vjp(x):
     return tripled_vjp("x")(x)
 
 
-@program(natural="x forward")
+@program(natural="x forward", masked="x")
 def custom_vjp_whose_forward_logs_another_key(x):
     return tripled_vjp("x", forward_key="forward")(x)
 
@@ -989,6 +989,29 @@ def custom_gradient(x):
     return fun(x)
 
 
+@program(natural="x", masked="x")
+def custom_jvp_whose_rule_does_not_log(x):
+    fun = jax.custom_jvp(lambda x: jnp.sin(logged("x", x)))
+    fun.defjvp(lambda primals, tangents: (jnp.sin(*primals), 3 * tangents[0]))
+    return fun(x)
+
+
+@program(natural="y", masked="x w")
+def custom_rules_that_do_not_log_in_a_scan(x):
+    """The rule of the outer function calls the inner one, and logs one of two keys."""
+    inner = jax.custom_jvp(lambda x: jnp.sin(logged("x", x, step=2)))
+    inner.defjvp(lambda primals, tangents: (jnp.sin(*primals), 3 * tangents[0]))
+
+    @jax.custom_vjp
+    def outer(x):
+        lox.log({"z": x, "w": x})
+        return inner(x)
+
+    outer.defvjp(lambda x: (inner(logged("z", x)), x), lambda x, g: (2 * g * x,))
+    fun = jax.jit(lambda x: inner(outer(x)))
+    return logged("y", jax.lax.scan(lambda c, _: (fun(c), None), x, None, length=2)[0])
+
+
 def custom_vmap_by_hand(x):
     jnp.sin(logged("x", x))
     jax.vmap(lambda x: logged("x", x))(x + jnp.arange(2.0))
@@ -1038,6 +1061,34 @@ def custom_linear_solve(x):
         x,
         lambda matvec, b: logged("b", b) / diagonal,
         symmetric=True,
+    )
+
+
+def two_products(x):
+    diagonal = jnp.array([2.0, 4.0])
+    b = x * jnp.ones(2)
+    return logged("y", diagonal * logged("y", b)) * diagonal
+
+
+@program(grad=False, by_hand=two_products)
+def custom_linear_solve_whose_operator_logs(x):
+    diagonal = jnp.array([2.0, 4.0])
+    return jax.lax.custom_linear_solve(
+        lambda y: diagonal * logged("y", y),
+        x * jnp.ones(2),
+        lambda matvec, b: matvec(matvec(b)),
+        symmetric=True,
+    )
+
+
+@program(grad=False, by_hand=two_products)
+def custom_linear_solve_whose_operator_is_transposed(x):
+    diagonal = jnp.array([2.0, 4.0])
+    return jax.lax.custom_linear_solve(
+        lambda y: diagonal * logged("y", y),
+        x * jnp.ones(2),
+        lambda matvec, b: matvec(matvec(b)),
+        lambda vecmat, b: vecmat(b),
     )
 
 
@@ -1366,6 +1417,64 @@ def vmap_of_a_grad(x):
 def vmap_of_a_grad_of_a_cond(x):
     loss = lambda a: jax.lax.cond(a > 1, lambda a: jnp.sin(logged("y", a)), jnp.cos, a)  # noqa: E731
     return jnp.sum(jax.vmap(jax.grad(loss))(jnp.arange(4.0) * x * 2))
+
+
+def by_rules_only(forward_key, backward_key):
+    """A sine that does not log; the rules for its derivative do."""
+    fun = jax.custom_vjp(jnp.sin)
+
+    def forward(x):
+        return jnp.sin(logged(forward_key, x)), x
+
+    def backward(x, g):
+        lox.log({backward_key: g * x}, step=3)
+        return (3 * g * jnp.cos(x),)
+
+    fun.defvjp(forward, backward)
+    return fun
+
+
+@program(natural="x g", masked="x")
+def vmap_of_a_cond_with_a_backward_that_logs(x):
+    fun = tripled_vjp("x", backward_key="g")
+    inner = lambda a: jax.lax.cond(a > 1, fun, jnp.sin, a * x)  # noqa: E731
+    return jnp.sum(jax.vmap(inner)(jnp.arange(4.0) * 2))
+
+
+@program(natural="f g")
+def vmap_of_a_cond_in_which_only_rules_log(x):
+    fun = by_rules_only("f", "g")
+    inner = lambda a: jax.lax.cond(a > 1, jax.jit(fun), jnp.sin, a * x)  # noqa: E731
+    return jnp.sum(jax.vmap(inner)(jnp.arange(4.0) * 2))
+
+
+@program()
+def vmap_of_nested_branches_in_which_rules_log(x):
+    fun, other = by_rules_only("f", "g"), by_rules_only("h", "g")
+
+    def deep(a):
+        return jax.lax.cond(a > 3, other, lambda a: fun(a) + 1, a)
+
+    def inner(a, i):
+        step = lambda c, _: (jax.lax.switch(i, [jnp.sin, fun, deep], c), None)  # noqa: E731
+        loop = lambda a: jax.lax.scan(step, a, None, length=2)[0]  # noqa: E731
+        return jax.lax.cond(a < 5, loop, jnp.cos, a)
+
+    return jnp.sum(jax.vmap(inner)(jnp.arange(4.0) * 2 + x, jnp.array([2, 1, 2, 0])))
+
+
+@program(masked="f g")
+def grad_of_a_vmap_of_a_cond_with_a_backward_that_logs(x):
+    fun = by_rules_only("f", "g")
+
+    def loss(x):
+        inner = lambda a: jax.lax.cond(a > 1, fun, jnp.sin, a * x)  # noqa: E731
+        return jnp.sum(jax.vmap(inner)(jnp.arange(4.0) * 2))
+
+    def step(x, _):
+        return x - jax.grad(loss)(x) / 9, None
+
+    return jax.lax.scan(step, x, None, length=2)[0]
 
 
 @program(natural="x y")

@@ -485,8 +485,7 @@ def a_custom_jvp(choose, place):
 def a_custom_vjp(choose, place):
     if place.forward:
         return a_custom_jvp(choose, place)
-    # The truth does not know for which example a backward rule runs.
-    key = "b" if choose.random() < 0.3 and not place.vmaps else None
+    key = "b" + place.vmaps * "'" if choose.random() < 0.3 else None
     return CustomVjp(key, block(choose, place.inside()))
 
 

@@ -194,16 +194,17 @@ def assert_reduced_key(
             jax.tree.leaves(value), shapes, *columns, strict=True
         ):
             assert_close(where, at(found, shape=shape)[0], reduce_rows(name, rows), tol=tol)
-        assert_last_steps(logs, key, records, mine[-1], at, where, tol)
+        row = mine[0 if name == "first" else -1]
+        assert_steps_of(row, logs, key, records, at, where, tol)
 
 
-def assert_last_steps(logs, key, records, last, at, where, tol) -> None:
+def assert_steps_of(row, logs, key, records, at, where, tol) -> None:
     for step in {step for record in records for step in record.steps}:
         assert key in logs.steps[step], f"{where} lost its step {step!r}"
         masks = logs.steps[step].valid
         there = bool(at(plain(masks[key]), shape=())[0]) if key in masks else True
-        assert there == (step in last.steps), f"step {step!r} of {where}: {there}"
+        assert there == (step in row.steps), f"step {step!r} of {where}: {there}"
         if there:
-            expected = last.steps[step]
+            expected = row.steps[step]
             found = at(plain(logs.steps[step][key]), shape=np.shape(expected))[0]
             assert_close(f"step {step!r} of {where}", found, expected, tol=tol)

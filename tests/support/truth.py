@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools as ft
 import itertools as it
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -33,6 +33,17 @@ class Record:
         return dataclasses.replace(
             self, data={k: v for k, v in self.data.items() if k in keys}
         )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Lanes:
+    """Which example of each `vmap` a derivative rule was called for."""
+
+    lanes: tuple[tuple[int, int], ...] = dataclasses.field(metadata={"static": True})
+
+
+CustomVjp = jax.custom_vjp
 
 
 class Recorder:
@@ -116,6 +127,42 @@ class Recorder:
 
         return looped
 
+    def custom_vjp(self, fun, **options):
+        """A function whose backward rule knows which examples it runs for."""
+
+        class Ruled(CustomVjp):
+            def defvjp(ruled, forward, backward, **options):
+                def run_forward(*args):
+                    out, residuals = forward(*args)
+                    return out, (Lanes(tuple(self.lanes)), residuals)
+
+                def run_backward(*args):
+                    *static, (lanes, residuals), cotangents = args
+                    around, self.lanes = self.lanes, list(lanes.lanes)
+                    try:
+                        return backward(*static, residuals, cotangents)
+                    finally:
+                        self.lanes = around
+
+                super().defvjp(run_forward, run_backward, **options)
+
+        return Ruled(fun, **options)
+
+    def stand_ins(self) -> list[tuple[Any, str, Callable]]:
+        """What takes the place of which function."""
+        return [
+            (lox, "log", self.log),
+            (lox, "spool", self.spool),
+            (lox, "nolog", self.quiet),
+            (lox, "silent", self.silent),
+            (jax, "vmap", self.vmap),
+            (jax, "custom_vjp", self.custom_vjp),
+            (jax.lax, "map", self.map),
+            (jax, "eval_shape", self.quiet(jax.eval_shape)),
+            # A checkpointed block would log again when it is computed again.
+            (jax, "checkpoint", lambda fun=None, **_: fun or (lambda fun: fun)),
+        ]
+
     def map(self, fun, xs, *, batch_size=None):
         if batch_size is None:
             return jax.lax.scan(lambda _, x: ((), fun(x)), (), xs)[1]
@@ -127,27 +174,76 @@ class Recorder:
 def run(fun: Callable, *args: Any) -> tuple[Any, list[Record]]:
     """The result of `fun` and what it logged, from an eager run."""
     recorder = Recorder()
-    with contextlib.ExitStack() as stack:
-        for target, name, stand_in in (
-            (lox, "log", recorder.log),
-            (lox, "spool", recorder.spool),
-            (lox, "nolog", recorder.quiet),
-            (lox, "silent", recorder.silent),
-            (jax, "vmap", recorder.vmap),
-            (jax.lax, "map", recorder.map),
-            (jax, "eval_shape", recorder.quiet(jax.eval_shape)),
-            # A checkpointed block would log again when it is computed again.
-            (jax, "checkpoint", lambda fun=None, **_: fun or (lambda fun: fun)),
-        ):
-            stack.enter_context(mock.patch.object(target, name, stand_in))
-        stack.enter_context(jax.disable_jit())
+    with replaced(recorder.stand_ins()), jax.disable_jit():
         out = fun(*args)
     return out, recorder.records
+
+
+def run_in_python(fun: Callable, *args: Any) -> tuple[Any, list[Record]]:
+    """The same three times as quickly, if `fun` has no other loops, branches and calls.
+
+    Without `disable_jit`, the functions of `jnp` stay compiled.
+    """
+    recorder = Recorder()
+    with replaced([*recorder.stand_ins(), *CONTROL_FLOW]):
+        out = fun(*args)
+    return out, recorder.records
+
+
+@contextlib.contextmanager
+def replaced(stand_ins: Sequence[tuple[Any, str, Callable]]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for target, name, stand_in in stand_ins:
+            stack.enter_context(mock.patch.object(target, name, stand_in))
+        yield
+
+
+def scan(fun, init, xs, *, reverse=False, unroll=1):
+    carry, ys = init, []
+    rows = [take(xs, 0, i) for i in range(len(jax.tree.leaves(xs)[0]))]
+    for row in reversed(rows) if reverse else rows:
+        carry, y = fun(carry, row)
+        ys.append(y)
+    ys = ys[::-1] if reverse else ys
+    return carry, jax.tree.map(lambda *each: jnp.stack(each), *ys)
+
+
+def fori_loop(lower, upper, fun, init):
+    for i in range(lower, upper):
+        init = fun(jnp.int32(i), init)
+    return init
+
+
+def while_loop(condition, fun, state):
+    while concrete(condition(state)):
+        state = fun(state)
+    return state
+
+
+CONTROL_FLOW = [
+    (jax, "jit", lambda fun: fun),
+    (jax.lax, "scan", scan),
+    (jax.lax, "fori_loop", fori_loop),
+    (jax.lax, "while_loop", while_loop),
+    (jax.lax, "cond", lambda pred, yes, no, *xs: (yes if concrete(pred) else no)(*xs)),
+    (jax.lax, "switch", lambda index, branches, *xs: branches[concrete(index)](*xs)),
+]
 
 
 def run_each(fun: Callable, xs: jax.Array) -> tuple[Any, list[Record]]:
     """One eager run per example."""
     return run(lambda xs: jax.vmap(fun)(xs), xs)
+
+
+def of_example(found: tuple[Any, list[Record]], lane: int) -> tuple[Any, list[Record]]:
+    """What `run` would have found for one of the examples of the outermost `vmap`."""
+    out, records = found
+    mine = [
+        dataclasses.replace(record, lanes=record.lanes[1:], sizes=record.sizes[1:])
+        for record in records
+        if record.lanes[0] == lane
+    ]
+    return take(out, 0, lane), mine
 
 
 @ft.cache
@@ -166,6 +262,33 @@ def records_of_each(p: Program) -> list[Record]:
 def records_of_grad(p: Program) -> list[Record]:
     """What the gradient of its `total` logs."""
     return run(jax.grad(total_of(p.truth)), p.x)[1]
+
+
+@ft.cache
+def records_in_grad(p: Program) -> list[Record]:
+    """What of its own it logs in the forward pass of a gradient.
+
+    There a derivative rule runs in place of its function.
+    """
+    return _in_forward_pass(p.truth, p.x, records(p))
+
+
+@ft.cache
+def records_of_each_in_grad(p: Program) -> list[Record]:
+    """The same for each of its examples."""
+    return _in_forward_pass(lambda xs: jax.vmap(p.truth)(xs), p.xs, records_of_each(p))
+
+
+def _in_forward_pass(fun: Callable, x: jax.Array, own: list[Record]) -> list[Record]:
+    def loss(x):
+        out = fun(x)
+        lox.log({"the end": 0})
+        return total(out)
+
+    _, found = run(jax.grad(loss), x)
+    before = it.takewhile(lambda record: "the end" not in record.data, found)
+    of_its_own = [record.only(set(by_key(own))) for record in before]
+    return [record for record in of_its_own if record.data]
 
 
 @way(PROGRAMS)

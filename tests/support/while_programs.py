@@ -126,6 +126,59 @@ def while_in_a_while(x):
     return count_up(x, body)
 
 
+def while_in_a_cond_in_a_while(x):
+    def body(i, c):
+        lox.log({"outer": c})
+        turn = lambda j, c: logged("x", jnp.sin(c), step=j)  # noqa: E731
+        loop = lambda c: count_up(x - 1, turn, c)  # noqa: E731
+        return jax.lax.cond(c > 1, loop, lambda c: logged("x", c) + 1, c)
+
+    return count_up(x, body)
+
+
+def while_in_a_scan_in_a_while(x):
+    def body(i, c):
+        def step(c, j):
+            times = i.astype(jnp.float32) - j
+            return count_up(times, lambda k, c: logged("x", jnp.sin(c), i=i, k=k), c), None
+
+        return jax.lax.scan(step, c, jnp.arange(2.0))[0] + 1
+
+    return count_up(x, body)
+
+
+def while_with_a_logging_predicate_in_a_while(x):
+    def body(i, c):
+        ask = lambda s: logged("asked", s) < i.astype(jnp.float32)  # noqa: E731
+        lox.log({"outer": c}, i=i)
+        end = jax.lax.while_loop(ask, lambda s: logged("x", s) + 1, jnp.float32(0))
+        return logged("x", c) + end
+
+    return count_up(x - 1, body)
+
+
+def logging_predicate_around_a_while(x):
+    def ask(c):
+        return logged("asked", c) < x
+
+    def body(c):
+        count_up(c - 1, lambda j, c: logged("x", jnp.sin(c), step=j), c)
+        return c + 1
+
+    return jax.lax.while_loop(ask, body, jnp.float32(0))
+
+
+def while_in_a_custom_rule_in_a_while(x):
+    """Its rows come out of the rule before they go into the buffer."""
+
+    @jax.custom_jvp
+    def fun(c):
+        return jnp.sin(count_up(c, lambda j, d: logged("x", d, step=j)))
+
+    fun.defjvps(lambda t, out, c: 3 * t * jnp.cos(c))
+    return count_up(x, lambda i, c: fun(logged("x", c)) + 1)
+
+
 def while_in_a_cond(x):
     loop = lambda x: count_up(x, lambda i, c: logged("x", jnp.sin(c), step=i))  # noqa: E731
     return jax.lax.cond(x > 2, loop, lambda x: logged("x", x), x)
@@ -239,6 +292,11 @@ PROGRAMS = [
     while_in_a_reversed_scan,
     scan_in_a_while,
     while_in_a_while,
+    while_in_a_cond_in_a_while,
+    while_in_a_scan_in_a_while,
+    while_with_a_logging_predicate_in_a_while,
+    logging_predicate_around_a_while,
+    while_in_a_custom_rule_in_a_while,
     while_in_a_cond,
     while_in_one_branch,
     cond_in_a_while,

@@ -27,9 +27,9 @@ from lox._core.interpreter import Interpreter
 from lox._core.rules.table import rule_for
 from lox._core.staging import Staged, stage
 from lox._jax import sharding
-from lox._rows.accumulator import Accumulator, combine
+from lox._rows.accumulator import Accumulator, Entry
 from lox._rows.collected import Collected, Keys, Threaded
-from lox._rows.merge import Entry
+from lox._rows.merge import combine
 from lox._rows.rows import Rows
 
 
@@ -194,7 +194,7 @@ def _folded(own: Accumulator) -> Accumulator:
     pairs = [
         own.map(lambda x, i=i: x[i : 2 * n : 2], batch=(n, *own.batch[1:])) for i in (0, 1)
     ]
-    both = combine("", pairs)
+    both = combine(("",), pairs)
     if size % 2:
         last = own.map(lambda x: x[2 * n :], batch=(1, *own.batch[1:]))
         joined = jax.tree.map(

@@ -11,7 +11,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import jaxpr_as_fun
 
+from lox._core import context as _context
 from lox._core.analysis import carried_in
 from lox._core.handler import Anchor
 from lox._core.interpreter import Interpreter, without_records
@@ -27,6 +29,8 @@ def _anchored_scan(bind: Callable, *args, **params):
     params = equations.with_kept_linear(args, params)
     jaxpr, sizes = params["jaxpr"], equations.scan_sizes(params)
     if not holds_records(jaxpr) or not tracing.is_differentiating():
+        return bind(*args, **params)
+    if _context.state() == "searched":
         return bind(*args, **params)
     if _is_anchored.get() or not has_loose_records(jaxpr.jaxpr, sizes[0]):
         with tracing.setting(_is_anchored, False):  # The loops inside are not anchored yet.
@@ -151,6 +155,9 @@ _known_records = contextvars.ContextVar[int | None]("known_records", default=Non
 @patches.implements("closed_call under checkpoint")
 def _inlined_call(bind: Callable, *args, **params):
     """Run a call that holds records as if it stood in the program itself."""
+    if "call_jaxpr" in params:  # JAX 0.11
+        jaxpr = params["call_jaxpr"]
+        return jaxpr_as_fun(jaxpr)(*args) if holds_records(jaxpr) else bind(*args, **params)
     (fun,), operands = equations.split_subfunctions(args, params)
     jaxpr, *_ = getattr(fun.f, "args", [None])
     if hasattr(jaxpr, "effects") and holds_records(jaxpr):

@@ -3,10 +3,19 @@
 Every branch of a `cond` runs for every example, and a `while_loop` runs its body on until
 the last example has finished. The records in there are then given a mask that says for
 which examples they are real; nothing else of the program changes.
+
+JAX then selects: the outputs of branches, and all that a loop carries, by which examples
+have gone on. For a ring of rows (`lox._rows.ring`) that would go through all of its rows in
+each iteration. But if what is written is masked, there is nothing to select:
+
+    carry    new value                         after the iteration, for running [1 0 1]
+    x        body(x)                           select(running, body(x), x)
+    ring     lox_write ring row valid          lox_write ring row (valid & running)
+
+So loops and branches that write are batched here, and leave the rings out.
 """
 
 import dataclasses
-import functools as ft
 import itertools as it
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,20 +23,29 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun
 
-from lox._core.handler import Mask
-from lox._core.interpreter import Interpreter, without_records
+from lox._core import context as _context
+from lox._core.analysis import holds_writes, may_hold_records, written_from
+from lox._core.handler import Mask, Strip
+from lox._core.interpreter import Interpreter
 from lox._core.record import holds_records
+from lox._core.rules.table import rule_for
 from lox._core.staging import carry_predicate, split, stage, stage_once
 from lox._jax import patches, tracing
+from lox._rows.collected import Collected
+from lox._rows.loop_carry import choose
+from lox._rows.ring import narrowed_write
 from lox._rows.rows import Branch, static
 
 
 @patches.implements("cond under vmap")
 def _batched_cond(original: Callable, axis, args, dims, *, branches, **params):
     index, *operands = args
-    if dims[0] is None or not holds_records(*branches):
+    is_searched = _context.state() == "searched"
+    has_writes = any(map(holds_writes, branches))
+    has_any = has_writes or any(map(may_hold_records, branches))
+    if dims[0] is None or is_searched or not has_any:
         return original(axis, args, dims, branches=branches, **params)
     aval, number = tracing.unbatched_aval(index, axis.size, dims[0]), _number_of(branches)
 
@@ -38,7 +56,53 @@ def _batched_cond(original: Callable, axis, args, dims, *, branches, **params):
     # The index is an operand, too.
     args, dims = [index, index, *operands], [dims[0], *dims]
     new = tuple(map(masked, range(len(branches))))
+    if has_writes:
+        return _choose_in_place(axis, branches, new, args, dims)
     return original(axis, args, dims, branches=new, **params)
+
+
+def _choose_in_place(
+    axis: Any,
+    branches: Sequence[ClosedJaxpr],
+    masked: Sequence[ClosedJaxpr],
+    args: Sequence[Any],
+    dims: Sequence[int | None],
+) -> tuple[list, list]:
+    """Run all branches, and select their outputs by the index, which comes first.
+
+    A ring is not selected: it goes through one branch after the other, each of which writes
+    for the examples that take it.
+    """
+    origins = zip(*map(written_from, branches), strict=True)
+    # For each output the operand that it is; the masked branches take the index first.
+    same = [each[0] if len({*each}) == 1 else None for each in origins]
+    rings = [None if at is None else at + 1 for at in same]
+    index, _ = _over_examples(args[0], dims[0], axis.size)
+    operands, axes = [*args[1:]], [*dims[1:]]
+    each_outs = []
+    for branch in masked:
+        outs = _vmap(axis, jaxpr_as_fun(branch), axes)(*operands)
+        each_outs.append(outs)
+        for out, at in zip(outs, rings, strict=True):
+            if at is not None:
+                operands[at], axes[at] = out, 0
+    outs = []
+    for at, *own in zip(rings, *each_outs, strict=True):
+        inner = range(1, own[0].ndim)
+        wide = jnp.broadcast_to(jnp.expand_dims(index, inner), own[0].shape)
+        outs.append(jax.lax.select_n(wide, *own) if at is None else own[-1])
+    return outs, [0] * len(outs)
+
+
+def _vmap(axis: Any, fun: Callable, axes: Sequence[int | None]) -> Callable:
+    """Return a function over all examples; they come first in its outputs."""
+    return jax.vmap(
+        fun,
+        tuple(axes),
+        axis_size=axis.size,
+        axis_name=axis.name,
+        spmd_axis_name=axis.spmd_name,
+    )
 
 
 @jax.tree_util.register_dataclass
@@ -84,7 +148,8 @@ def _batched_while(original: Callable, axis, args, dims, **params):
     # masked by its value, which is carried along: asked twice, it might log twice.
     if (
         cond.out_avals[0].shape
-        or not holds_records(cond, body)
+        or not (holds_writes(body) or any(map(may_hold_records, (cond, body))))
+        or _context.state() == "searched"
         or not _is_predicate_batched(original, axis, args, dims, params)
     ):
         return original(axis, args, dims, **params)
@@ -95,22 +160,46 @@ def _batched_while(original: Callable, axis, args, dims, **params):
     masked = stage_once(_masked_step, step, consts, running, carry).jaxpr
     cond_args, body_args, init = split(list(zip(args, dims, strict=True)), *sizes)
     values, axes = zip(*cond_args, *init, strict=True)
-    vmap = ft.partial(
-        jax.vmap,
-        axis_size=axis.size,
-        axis_name=axis.name,
-        spmd_axis_name=axis.spmd_name,
-    )
-    (running,) = vmap(jaxpr_as_fun(cond), axes)(*values)
+    (running,) = _vmap(axis, jaxpr_as_fun(cond), axes)(*values)
     # With such a predicate JAX batches all that is carried. If that is so from the start,
     # JAX need not try with less first, and the body is batched once only.
     carry = [(running, 0), *(_over_examples(x, dim, axis.size) for x, dim in init)]
     operands = [*cond_args, *body_args, *carry]
+    if holds_writes(step):
+        return _repeat_in_place(axis, step, masked, operands, len(carry))
     params = {**predicate, "body_jaxpr": masked}
     outs, out_dims = original(
         axis, [x for x, _ in operands], [dim for _, dim in operands], **params
     )
     return outs[1:], out_dims[1:]
+
+
+def _repeat_in_place(
+    axis: Any,
+    step: ClosedJaxpr,
+    masked: ClosedJaxpr,
+    operands: Sequence[tuple[Any, int | None]],
+    number: int,
+) -> tuple[list, list]:
+    """Run a `while` whose predicate is carried in front, for all examples at once.
+
+    JAX lets an example that has finished stay as it is by selecting all that it carries. A
+    ring need not be selected: nothing is written for that example.
+    """
+    consts, carry = split(operands, len(operands) - number)
+    values, axes = zip(*operands, strict=True)
+    batched = _vmap(axis, jaxpr_as_fun(masked), axes)
+    origins = written_from(step)
+    is_in_place = [origins[i] == len(consts) + i for i in range(number)]
+
+    def body(carry: list) -> list:
+        new = batched(*values[: len(consts)], *carry)
+        each = zip(is_in_place, new, carry, strict=True)
+        return [x if in_place else choose(carry[0], x, y) for in_place, x, y in each]
+
+    start = [jnp.moveaxis(x, dim, 0) for x, dim in carry]
+    outs = jax.lax.while_loop(lambda carry: carry[0].any(), body, start)
+    return outs[1:], [0] * (number - 1)
 
 
 def _masked_step(jaxpr: ClosedJaxpr, consts: list, running: Any, carry: list) -> list:
@@ -142,5 +231,16 @@ def _is_predicate_batched(original: Callable, axis, args, dims, params) -> bool:
 
     n, body = params["body_nconsts"], params["body_jaxpr"]
     cond, idle = params["cond_jaxpr"], stage(lambda *args: args[n:], *body.in_avals).jaxpr
-    cond = without_records(cond) if holds_records(cond) else cond
-    return is_batched(cond, idle) or is_batched(cond, without_records(body))
+    cond = _stripped(cond) if holds_records(cond) else cond
+    return is_batched(cond, idle) or is_batched(cond, _stripped(body))
+
+
+def _stripped(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a program that does the same, and neither logs nor writes into a ring."""
+    return Interpreter(Strip()).stage(jaxpr, *jaxpr.in_avals).jaxpr
+
+
+@rule_for("lox_write")
+def _write(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, Collected]:
+    condition = interpreter.handler.narrow(jnp.bool_(True))
+    return narrowed_write(args, condition, **eqn.params), Collected()

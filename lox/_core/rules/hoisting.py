@@ -42,7 +42,8 @@ class _Analysis:
 
     def through(self, jaxpr: Any, changes: Sequence[bool]) -> tuple[Changes, bool]:
         """Return which outputs change, given the inputs, and whether a record is loose."""
-        program, given = equations.close(jaxpr).jaxpr, tuple(changes)
+        # Its constants, if it has any, never change.
+        program, given = getattr(jaxpr, "jaxpr", jaxpr), tuple(changes)
         if (program, given) not in self._answers:
             self._answers[program, given] = self._evaluate(program, given)
         return self._answers[program, given]

@@ -4,7 +4,8 @@ One iteration is a program that logs something. What becomes of it in the loop a
 
     rows of a `scan`         leave the loop as its outputs do, stacked: (length, ...)
     reduced keys, tokens     go along the carry, combined with what is there
-    rows of a `while`        go along the carry in a ring of a fixed capacity
+    rows of a `while`        go along the carry in a ring of a fixed capacity; those of
+                             loops inside each other in one buffer, see `loop_carry.py`
 
 So the carry of the loop depends on what an iteration logs, which is found out by staging
 the body. It is interpreted once: what has been staged is also what the new loop runs.
@@ -30,8 +31,8 @@ from lox._core.interpreter import Interpreter
 from lox._core.rules.table import rule_for
 from lox._core.staging import Staged, carry_predicate, split, stage
 from lox._jax import equations
-from lox._rows.collected import Collected
-from lox._rows.loop_carry import Gathering
+from lox._rows.collected import Collected, Threaded
+from lox._rows.loop_carry import Gathering, State, choose
 from lox._rows.rows import Rows
 
 # `step(interpreter, carry, x)` returns the carry, the output and the logs.
@@ -85,7 +86,7 @@ def _scan(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, Co
     inside, body = buffering or interpreter, Body(step, prepare)
     with equations.keep_linear(eqn, args):
         carry, ys, left = run(inside, body, init, xs, length, options)
-    return [*carry, *ys], flushed(buffering, left) if buffering else left
+    return [*carry, *ys], _flushed(buffering, left) if buffering else left
 
 
 @rule_for("while")
@@ -103,10 +104,16 @@ def _while(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, C
     def logs(capacity: int | None) -> Collected:
         return prepare(collecting(interpreter, capacity), body_consts, init).shape[1]
 
-    buffering = _buffering(interpreter, eqn, lambda: logs(1))
+    def logs_of_both() -> Collected:
+        """What an iteration logs when it is asked whether to go on, and in the body."""
+        looking = collecting(interpreter, 1)
+        asked = looking.stage(cond, *cond_consts, *init).shape[1]
+        return jax.eval_shape(Collected.joined, [asked, logs(1)])
+
+    buffering = _buffering(interpreter, eqn, logs_of_both)
     if buffering:
         outs, left = _while(buffering, eqn, *args)
-        return outs, flushed(buffering, left)
+        return outs, _flushed(buffering, left)
     rows = lambda: _most_rows(logs(None))  # noqa: E731
     size = interpreter.handler.chunk([cond, body], rows, None)
     predicate = interpreter.stage(cond, *cond_consts, *init)
@@ -217,32 +224,68 @@ def repeat(
     """
     step = prepare(interpreter, body_consts, init)
     logs = step.shape[1]
-    # The predicate has an axis for each `vmap` whose examples finish one by one.
-    batch = eqn.params["cond_jaxpr"].out_avals[0].shape
     capacities = interpreter.handler.capacities(logs, None)
-    gathering = Gathering(logs, capacities, interpreter.handler.every(), batch)
+    gathering = Gathering(logs, capacities, interpreter.handler.every())
     start = gathering.start(interpreter.handler.threaded())
+    # What the loop does not carry of the interpreter, it has as constants.
+    extra, with_state = _apart_from(interpreter, gathering.threaded(start))
 
-    def run(interpreter: Interpreter, consts: list, carry: list, state: Any):
-        given = interpreter.after(gathering.threaded(state)), consts, carry
+    def running(extra: list, consts: list, carry: list, state: State) -> jax.Array:
+        return ask(with_state(extra, gathering.threaded(state)), consts, carry)
+
+    def run(extra: list, consts: list, carry: list, state: State) -> tuple[list, State]:
+        given = with_state(extra, gathering.threaded(state)), consts, carry
         carry, logs = step(*jax.tree.leaves(given))
         return carry, gathering.add(state, logs)[0]
 
-    extra = jax.tree.leaves(interpreter)
+    def any_running(extra: list, consts: list, carry: list, state: State) -> jax.Array:
+        return running(extra, consts, carry, state).any()
+
+    def run_some(extra: list, consts: list, carry: list, state: State):
+        some = running(extra, consts[0], carry, state)
+        new_carry, new_state = run(extra, consts[1], carry, state)
+        new_carry = [choose(some, x, y) for x, y in zip(new_carry, carry, strict=True)]
+        return new_carry, gathering.choose(some, new_state, state)
+
+    cond, body = running, run
+    # The predicate has an axis for each `vmap` whose examples finish one by one. JAX would
+    # select all that is carried by it, rings as a whole. We leave these out.
+    is_batched = eqn.params["cond_jaxpr"].out_avals[0].shape
+    if is_batched and jax.tree.leaves(start):
+        cond, body, body_consts = any_running, run_some, [cond_consts, body_consts]
     params = {
         **eqn.params,
-        "cond_nconsts": len(extra) + len(cond_consts),
-        "body_nconsts": len(extra) + len(body_consts),
-        "cond_jaxpr": stage(
-            lambda interpreter, consts, carry, state: ask(interpreter, consts, carry),
-            interpreter, cond_consts, init, start,
-        ).jaxpr,
-        "body_jaxpr": stage(run, interpreter, body_consts, init, start).jaxpr,
-    }  # fmt: skip
+        "cond_nconsts": len(jax.tree.leaves((extra, cond_consts))),
+        "body_nconsts": len(jax.tree.leaves((extra, body_consts))),
+        "cond_jaxpr": stage(cond, extra, cond_consts, init, start).jaxpr,
+        "body_jaxpr": stage(body, extra, body_consts, init, start).jaxpr,
+    }
     state, tree = jax.tree.flatten(start)
-    operands = [*extra, *cond_consts, *extra, *body_consts, *init, *state]
+    operands = jax.tree.leaves((extra, cond_consts, extra, body_consts, init, state))
     outs, state = split(eqn.primitive.bind(*operands, **params), len(init))
     return outs, gathering.finish(jax.tree.unflatten(tree, state), Collected(), None)
+
+
+def _apart_from(
+    interpreter: Interpreter, carried: Threaded
+) -> tuple[list, Callable[[list, Threaded], Interpreter]]:
+    """Return the arrays of an interpreter that a loop does not carry.
+
+    The function puts them together with what it carries. If a loop had the rest as
+    constants, too, the compiler would have to keep what a ring was before the loop.
+    """
+    leaves, tree = jax.tree.flatten(interpreter)
+    mark = object()
+    marked = interpreter.after(jax.tree.map(lambda _: mark, carried))
+    is_carried = [leaf is mark for leaf in jax.tree.leaves(marked)]
+    others = [x for x, known in zip(leaves, is_carried, strict=True) if not known]
+
+    def together(others: list, carried: Threaded) -> Interpreter:
+        each = iter(others)
+        merged = [mark if known else next(each) for known in is_carried]
+        return jax.tree.unflatten(tree, merged).after(carried)
+
+    return others, together
 
 
 def repeat_in_chunks(
@@ -294,16 +337,14 @@ def _buffering(
     return None if handler is None else interpreter.with_handler(handler)
 
 
-def flushed(interpreter: Interpreter, logs: Collected) -> Collected:
-    """Send the rows that still wait after a loop, and return what is left of its logs."""
-    state = interpreter.handler.after(logs.threaded).flush()
-    threaded = dataclasses.replace(logs.threaded.then(state), buffer=None)
-    return logs.replace(threaded=threaded)
+def _flushed(interpreter: Interpreter, logs: Collected) -> Collected:
+    """Return what is left of the logs of such a loop when nothing waits any more."""
+    return interpreter.handler.after(logs.threaded).flush(logs)
 
 
 def _most_rows(logs: Collected) -> int:
-    """Return how many rows there are of a key, at most."""
-    return max((rows.length for rows in logs.rows.values()), default=1)
+    """Return how many rows of a key are logged at most, before an interval thins them."""
+    return max((rows.bound for rows in logs.rows.values()), default=1)
 
 
 def _in_time(rows: Rows, length: int, reverse: bool) -> Rows:

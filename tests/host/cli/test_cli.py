@@ -161,7 +161,7 @@ def test_how_a_session_stands(tmp_path, monkeypatch, capsys):
     assert " 5:00 " in said(capsys, "ls", str(tmp_path))
     # Sessions of earlier versions do not say when they ended.
     journal.write_bytes(
-        encode([{"run": decode(journal.read_bytes())[0][0]["run"]}, {"end": True}])
+        encode([*decode(journal.read_bytes()).entries[:2], {"n": 2, "end": True}])
     )
     os.utime(journal, (0, run.start + 61))
     assert " 1:01 " in said(capsys, "ls", str(tmp_path))
@@ -217,7 +217,8 @@ def test_odd_values(tmp_path, capsys):
         "nan": np.nan, "key": jax.random.key(3), "z": 1 + 2j, "ok": True, "v": np.ones(9),
     }  # fmt: skip
     lox.save(lox.logdict(logs), tmp_path)
-    lines = said(capsys, "show", str(tmp_path)).splitlines()[-5:]
+    *lines, empty, health = said(capsys, "show", str(tmp_path)).splitlines()[-7:]
+    assert (empty, health) == ("", "nan: 1 not finite, the first at row 0")
     assert lines[0].split() == ["nan", "1", "nan"]
     assert lines[1].split() == ["key", "threefry2x32", "key", "1"]
     assert lines[2].split()[:3] == ["z", "|z|", "1"]
@@ -253,7 +254,7 @@ def test_tail(store, capsys, number):
 @pytest.mark.parametrize(
     ("args", "text"),
     [
-        ("ls", r"There is no store in '\.lox': it is not there. There are stores in a st"),
+        ("ls", r"No such folder: '\.lox'. There are stores in a st"),
         ("ls 'a sore'", r"Did you mean 'a store'\?"),
         ("ls .", r"'\.': it has no file 'lox.json'. There are stores in a store\."),
         ("show 'a store/0-2'", r"has no run '0-2'. Did you mean '0-1'\? It has 0-1, 77,"),
@@ -386,9 +387,91 @@ def test_a_smoothed_curve_has_a_gap_only_where_there_is_no_number(tmp_path, monk
     logs = [lox.logdict({"x": x}) for x in values]
     lox.save(sum(logs[1:], logs[0]), tmp_path)
     args = [str(tmp_path), "--smooth", "2", "-o", str(tmp_path / "x.png")]
-    (line,) = drawn(monkeypatch, *args)["x"]
+    line, marks = drawn(monkeypatch, *args)["x"]
     nan = np.nan
     assert np.array_equal(line.get_ydata(), [1, nan, nan, 4, nan, nan, 8], equal_nan=True)
+    assert np.array_equal(marks.get_xydata(), [[1, 1], [4, 5]])
+
+
+def test_a_key_is_a_text_and_no_formula(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    key = r"cost $\frac{$ x"
+    logs = [lox.logdict({key: float(x)}) for x in range(3)]
+    for name in ("a", "b"):
+        lox.save(sum(logs[1:], logs[0]), tmp_path / name)
+    for stores in (["a"], ["a", "b"]):
+        paths = [str(tmp_path / name) for name in stores]
+        curves = drawn(monkeypatch, *paths, "-o", str(tmp_path / "x.png"))[key]
+        assert len(curves) == len(stores)
+
+
+def diverging(path):
+    """Four runs, of which three are NaN from step 20 on, and a vector of 64 each."""
+    writer = SaveWriter(path)
+    runs = [Run(i, f"seed-{i}", (i,), {}, 1e9, "group") for i in range(4)]
+    for run in runs:
+        writer.open(run)
+    ids = np.arange(4, dtype=np.int32)
+    forms = {"loss": Form(time=True), "success": Form(time=True, batch=1)}
+    for step in range(40):
+        loss = 1 / (step + 1) + ids
+        loss[1:] = np.where(step >= 20, np.nan, loss[1:])
+        success = np.tile(np.arange(64) % 8 > 0, (4, 1)).astype(np.float32)
+        values = {"loss": loss, "success": success}
+        steps = {"step": np.full(4, step)}
+        writer.write(Batch([Block(ids, steps, values, forms)]))
+        writer.flush()
+    for run in runs:
+        writer.close(run)
+
+
+def test_nan_is_never_hidden(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    diverging(tmp_path / "s")
+
+    listed = said(capsys, "ls", "s")
+    assert "0.02500 ± 0 (3 of 4 diverged)" in listed
+    for seed in (1, 2, 3):
+        assert f"s/seed-{seed}: loss 20 not finite, the first at step 20\n" in listed
+    assert "seed-0: loss" not in listed
+    shown = said(capsys, "show", "s")
+    assert "0.02500  ± 0 (3 of 4 diverged)" in shown
+    assert "loss: 60 not finite, the first at step 20\n" in shown
+    by_key = told(capsys, "show", "s")["keys"]["loss"]
+    assert (by_key["diverged"], by_key["nonfinite"]) == (3, 60)
+    assert by_key["first_nonfinite"] == {"step": 20}
+    bad = [run["nonfinite"] for run in told(capsys, "ls", "s")]
+    assert bad[1]["loss"] == {"count": 20, "first": {"step": 20}}
+    assert bad[0] == {}
+
+
+def test_a_plot_says_what_it_shows(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    diverging(tmp_path / "s")
+
+    curves = drawn(monkeypatch, "s", "--smooth", "3")
+    notes = {name: lines[0].axes.get_title("right") for name, lines in curves.items()}
+    assert notes == {
+        "loss": "mean and std of 1 of 4 runs, 3 diverged\nsmoothed over 3 rows",
+        "success": "mean and std of 256 elements of 4 runs\nsmoothed over 3 rows",
+    }
+    mean, *_, marks = curves["loss"]
+    # The mean is that of the run that is left, from its beginning.
+    np.testing.assert_allclose(mean.get_ydata()[3:], _running(1 / np.arange(1, 41))[3:])
+    assert marks.get_xdata().tolist() == [20, 20, 20]
+    np.testing.assert_allclose(marks.get_ydata(), [1.05, 2.05, 3.05])
+    # No band reaches beyond the data, though mean and deviation add up to 1.2.
+    (band,) = curves["success"][0].axes.collections
+    assert band.get_paths()[0].vertices[:, 1].max() <= 1
+    lines = drawn(monkeypatch, "s/seed-1", "-k", "loss")["loss"]
+    note = lines[0].axes.get_title("right")
+    assert note == "diverged, 20 not finite, the first at step 20"
+
+
+def _running(values):
+    return np.array([values[max(0, i - 2) : i + 1].mean() for i in range(len(values))])
 
 
 def test_a_key_is_also_those_below_it(tmp_path, monkeypatch, capsys):

@@ -102,11 +102,13 @@ def test_nan_and_infinity_are_said_and_do_not_spread():
     series = made.statistics["x"]
     assert series.spread() == (6.0, 1.0, 1)
     assert (series.low, series.high) == (1.0, 7.0)
-    assert "± 1 (1 nan)" in text(made)[-1]
+    assert "± 1 (1 of 3 diverged)" in text(made)[-1]
+    assert "x 6.000 (1 of 3 diverged)" in line(made)
+    assert series.health() == "2 not finite, the first at row 0"
     made = summary(block({"x": np.full(3, NAN), "y": np.full((3, 2), NAN)}))
     assert text(made)[-1].split()[:3] == ["y", "2", "nan"]
     made = summary(block({"x": np.array([INF, 1.0])}, runs=[0, 1]))
-    assert "inf ± nan" in " ".join(text(made)[-1].split())
+    assert "1.000 ± 0 (1 of 2 diverged)" in " ".join(text(made)[-1].split())
 
 
 def test_sums_that_overflow_are_no_warnings():

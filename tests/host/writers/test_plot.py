@@ -73,10 +73,12 @@ def test_one_run_has_a_line_of_its_rows(tmp_path):
     assert list(drawn) == ["loss", "tree/a", "tree/c", "short", "$x", "plain"]
     assert [ax.get_xlabel() for ax in drawn.values()] == ["step"] * 5 + ["row"]
     finite = np.where(np.isfinite(loss), loss, NAN)
-    np.testing.assert_array_equal(lines(drawn["loss"]), [[steps, finite]])
+    line, marks = lines(drawn["loss"])
+    np.testing.assert_array_equal(line, [steps, finite])
+    assert set(marks[0]) <= set(steps[~np.isfinite(loss)])
     np.testing.assert_array_equal(lines(drawn["tree/c"]), [[steps, [0, 0, 0, 1, 1]]])
     np.testing.assert_array_equal(lines(drawn["short"]), [[steps, range(5)]])
-    np.testing.assert_array_equal(lines(drawn["plain"]), [[range(5), finite]])
+    np.testing.assert_array_equal(lines(drawn["plain"])[0], [range(5), finite])
     assert_picture(tmp_path / "curves.png")
 
 
@@ -101,12 +103,16 @@ def test_many_runs_have_a_mean_and_a_band(tmp_path):
     written(made, interleaved(values), runs=[run(i) for i in range(256)])
 
     (ax,) = axes(made).values()
-    (middle,) = lines(ax)
-    np.testing.assert_allclose(middle[1], np.nanmean(values, 0))
-    low, high = np.nanquantile(values, [0.1, 0.9], axis=0)
+    middle, diverged, marks = lines(ax)
+    # The run that diverged has no part in the mean, and a line that ends with a mark.
+    whole = np.delete(values, 7, 0)
+    np.testing.assert_allclose(middle[1], whole.mean(0))
+    low, high = np.quantile(whole, [0.1, 0.9], axis=0)
     np.testing.assert_allclose(edges(ax)[1:31, 1], low)
     np.testing.assert_allclose(edges(ax)[32:62, 1][::-1], high)
-    assert ax.get_title("right") == "mean and 80% of 256 runs"
+    np.testing.assert_array_equal(diverged[1], values[7])
+    np.testing.assert_array_equal(marks, [[10], [values[7, 9]]])
+    assert ax.get_title("right") == "mean and 80% of 255 of 256 runs, 1 diverged"
 
 
 def test_the_mean_is_where_half_of_the_runs_are(tmp_path):
@@ -133,8 +139,10 @@ def test_a_million_rows_are_few_points_that_hold_all(tmp_path):
     written(made, *(block({"x": x}, steps={"step": i}) for x, i in parts))
 
     (ax,) = axes(made).values()
-    (line,) = lines(ax)
+    line, marks = lines(ax)
     span = 1024
+    assert marks.shape == (2, 1)
+    assert abs(marks[0, 0] - 3 * 500_000) < 3 * span
     assert line.shape[1] <= 1024
     ends = np.arange(0, 10**6, span)
     spans = np.split(values, ends[1:])

@@ -1,0 +1,100 @@
+"""`when`: which records are collected is decided on the device, by their values.
+
+    lox.tap(f, callback, when=lox.nonfinite)
+    lox.tap(f, callback, when=lambda logs: logs["loss"] > 5)
+
+The condition becomes part of the mask of a record, as if the call of `log` stood in a
+`cond`. So all that follows from masks follows here: no host call is made where no example
+has logged, and a reduction leaves out the rows that do not count.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lox._core.record import Record, listed
+from lox._logdict.logdict import logdict
+from lox._rows.rows import Where
+
+# From a record of one example to whether it is collected.
+Condition = Callable[[logdict], Any]
+
+
+def nonfinite(logs: logdict) -> jax.Array:
+    """Tell whether a record holds a NaN or an infinity in any of its values.
+
+    It is meant for the option `when` of `lox.tap` and `lox.spool`.
+
+    Args:
+        logs: The record of one example.
+
+    Returns:
+        A scalar boolean.
+
+    Example:
+        >>> def f(xs):
+        ...     def step(total, x):
+        ...         lox.log({"log": jnp.log(x)}, step=x)
+        ...         return total + x, None
+        ...     return jax.lax.scan(step, 0.0, xs)[0]
+        >>> y = lox.tap(f, when=lox.nonfinite)(jnp.arange(3.0))
+        {'log': -inf} step=0.0
+    """
+    found = [~jnp.isfinite(x).all() for x in jax.tree.leaves(logs.data) if _has_nan(x)]
+    return jnp.stack(found).any() if found else jnp.zeros((), bool)
+
+
+def _has_nan(x: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
+
+
+def check_when(transformation: str, when: Any) -> None:
+    if when is not None and not callable(when):
+        raise TypeError(
+            f"`when` of `{transformation}` takes a function from a record to a boolean, "
+            f'such as `lambda logs: logs["loss"] > 5` or `lox.nonfinite`, not {when!r}.'
+        )
+
+
+def only_when(condition: Condition, record: Record, where: Where) -> Record:
+    """Return the record with a mask: it is valid only where the condition holds."""
+
+    def holds(values: tuple, steps: dict[str, Any]) -> jax.Array:
+        return _asked(condition, dict(zip(record.keys, values, strict=True)), steps, where)
+
+    for _ in record.batch:
+        holds = jax.vmap(holds)
+    keep = holds(record.values, record.steps)
+    valid = keep if record.valid is None else record.valid & keep
+    return record.replace(valid=valid, exact=False)
+
+
+def _asked(
+    condition: Condition, values: dict[str, Any], steps: dict[str, Any], where: Where
+) -> jax.Array:
+    """Ask the condition about the record of one example."""
+    by_key = {name: dict.fromkeys(values, step) for name, step in steps.items()}
+    try:
+        answer = condition(logdict(values, **by_key))
+    except KeyError as error:
+        raise KeyError(
+            f"`when` asks for {error.args[0]!r}, which is not in the record of "
+            f"{listed(values)} that is logged at {where}. It is asked about every record: "
+            "select some with `argnames` or `tags`, or ask first whether "
+            f"`{error.args[0]!r} in logs`."
+        ) from error
+    is_scalar = jnp.shape(answer) == () if _is_array_like(answer) else False
+    if not is_scalar or jnp.result_type(answer) != jnp.bool_:
+        what = str(jax.typeof(answer)) if _is_array_like(answer) else repr(answer)
+        raise TypeError(
+            f"`when` returns {what} for the record of {listed(values)} that is logged at "
+            f"{where}, but it must return one boolean: reduce it with `.any()` or "
+            "`.all()`, or compare it with a number."
+        )
+    return jnp.asarray(answer)
+
+
+def _is_array_like(x: Any) -> bool:
+    return isinstance(x, bool | int | float | complex) or hasattr(x, "dtype")

@@ -1,0 +1,38 @@
+"""Before a store is read, what this process has still to write to it is written."""
+
+import os
+
+import jax
+
+from lox._jax import tracing
+from lox._stream.callbacks import callback_thread
+from lox_host.host_logger import flush_writers
+from lox_host.worker import current_worker
+from lox_host.writer import Writer
+from lox_host.writers.save import SaveWriter
+
+
+def flush_first(path: str | os.PathLike[str]) -> None:
+    """Wait for programs that this thread has started, and for loggers that write here.
+
+    Back ends and callbacks, which run on threads of lox, read what has been flushed so far:
+    the program may wait for them.
+    """
+    if current_worker() is not None or tracing.staged_program() is not None:
+        return
+    jax.effects_barrier()
+    if callback_thread.is_running():
+        callback_thread.wait()  # for `lox.save` in a program
+    folder = os.path.abspath(os.path.expanduser(path))
+
+    def writes_here(writer: Writer) -> bool:
+        return isinstance(writer, SaveWriter) and _is_same(writer.path, folder)
+
+    flush_writers(writes_here)
+
+
+def _is_same(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return one == other

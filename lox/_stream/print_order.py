@@ -1,0 +1,113 @@
+"""Print records in the order of execution, around calls, branches and loops too.
+
+A record that nobody collects becomes a host call while JAX traces the program, and takes
+the token of the call before it (see `token.py`). That works within one program, but not
+into or out of an inner one: when a branch is traced, nothing outside of it can be seen.
+
+    emit 1                    token -> emit 1 -> token
+    cond { emit 2 }     ->    token -> cond { token -> emit 2 -> token } -> token
+    emit 3                    token -> emit 3
+
+So a whole program is put in order when it is complete, which is when JAX lowers it: it is
+evaluated once more, and the token goes through everything that holds a host call, by the
+same rules as for `tap`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import jax
+from jax.extend.core import ClosedJaxpr
+
+from lox._core.handler import Handler, Idle
+from lox._core.interpreter import Interpreter
+from lox._core.record import Delivery, Record, bind, emit_effect, emit_p
+from lox._core.rules.table import rules
+from lox._core.staging import stage_once
+from lox._jax import equations, patches
+from lox._rows.collected import Threaded
+from lox._stream.default_print import print_packet
+from lox._stream.token import new_token
+
+
+@patches.implements("order of prints")
+def _lower_in_order(lower: Callable, jaxpr: ClosedJaxpr, *args: Any, **params: Any) -> Any:
+    if (
+        emit_effect in jaxpr.effects
+        and _has_inner_calls(jaxpr.jaxpr)
+        and _prints(jaxpr.jaxpr)
+    ):
+        in_order = stage_once(_in_order, jaxpr, *jaxpr.in_avals).jaxpr
+        jaxpr = equations.with_debug_info_of(in_order, jaxpr)
+    return lower(jaxpr, *args, **params)
+
+
+def _in_order(jaxpr: ClosedJaxpr, *args: Any) -> list:
+    return Interpreter(Order(new_token()))(jaxpr, *args)[0]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Order(Handler):
+    """Leave host calls where they are, each after the one before.
+
+    Attributes:
+        token: Comes from the last host call: the next one comes after it.
+    """
+
+    token: Any
+
+    effects = frozenset({emit_effect})
+
+    def concerns(self, program: Any) -> bool:
+        """What has no rule is left alone."""
+        if not super().concerns(program):
+            return False
+        is_equation = hasattr(program, "primitive")
+        return not is_equation or program.primitive is emit_p or _has_rule(program)
+
+    def emit(
+        self, records: Sequence[Record | Delivery], token: Any, params: dict[str, Any]
+    ) -> Any:
+        return bind(emit_p, records, [self.token], **params)[0]
+
+    def emitted(self, token: Any) -> Threaded:
+        return Threaded(token=token)
+
+    def carries(self) -> bool:
+        return True
+
+    def threaded(self) -> Threaded:
+        return Threaded(token=self.token)
+
+    def after(self, state: Threaded) -> Self:
+        token = self.token if state.token is None else state.token
+        return dataclasses.replace(self, token=token)
+
+    def collecting(self, capacity: int | None = None) -> Idle:
+        return Idle()
+
+
+def _has_rule(eqn: Any) -> bool:
+    return equations.primitive_name(eqn) in rules
+
+
+def _has_inner_calls(program: Any) -> bool:
+    """Return whether a host call is inside an equation of a program."""
+    return any(
+        emit_effect in eqn.effects and eqn.primitive is not emit_p for eqn in program.eqns
+    )
+
+
+def _prints(program: Any) -> bool:
+    """Return whether a program holds a host call that prints."""
+    for eqn in program.eqns:
+        if emit_effect not in eqn.effects:
+            continue
+        if eqn.primitive is emit_p:
+            if eqn.params["callback"] is print_packet:
+                return True
+        elif any(map(_prints, equations.jaxprs_in(eqn.params))):
+            return True
+    return False

@@ -1,0 +1,106 @@
+"""Examine a store: what is damaged, and what can be saved to another one."""
+
+import dataclasses
+import os
+import pathlib
+import shutil
+import warnings
+from collections import Counter
+
+from lox_host.store.folder import Path, examine_folder, list_session, mark
+from lox_host.store.journal import DATA_FILE, NAME
+from lox_host.store.reader import Reader, read_session
+from lox_host.store.session import Session
+
+
+@dataclasses.dataclass(frozen=True)
+class SessionReport:
+    """What was found in a session.
+
+    Attributes:
+        name: The name of its folder.
+        reader: What can be read. None: nothing.
+        problems: What is wrong, in words.
+        rows: How many rows of runs can be read, those of the longest key of each.
+    """
+
+    name: str
+    reader: Reader | None
+    problems: list[str]
+    rows: int
+
+
+def examine(path: Path) -> tuple[list[str], list[SessionReport]]:
+    """Read all of a store, and return what is wrong with it and with its sessions.
+
+    Raises:
+        FileNotFoundError: If there is no such folder.
+    """
+    folders, problems = examine_folder(path)
+    names = {folder.name for folder in folders}
+    return problems, [_examine_session(folder, names) for folder in folders]
+
+
+def repair(reports: list[SessionReport], to: Path) -> None:
+    """Write a new store with all that can be read. What was examined stays as it is.
+
+    Sessions that are whole are copied byte by byte, others are written anew.
+
+    Raises:
+        FileExistsError: If there is something in the folder already.
+    """
+    target = pathlib.Path(os.path.expanduser(to))
+    if target.exists() and any(target.iterdir()):
+        raise FileExistsError(
+            f"There is something in {str(to)!r} already. Give a new folder."
+        )
+    target.mkdir(parents=True, exist_ok=True)
+    mark(target)
+    for report in reports:
+        if report.reader is None:
+            continue
+        folder = target / report.reader.original
+        folder.mkdir()
+        if report.problems:
+            _write_anew(report.reader, folder)
+            continue
+        for file in report.reader.folder.iterdir():
+            if file.name == NAME or DATA_FILE.fullmatch(file.name):
+                shutil.copyfile(file, folder / file.name)
+        list_session(folder)
+
+
+def _examine_session(folder: pathlib.Path, names: set[str]) -> SessionReport:
+    try:
+        reader = read_session(folder)
+    except OSError as error:
+        return SessionReport(folder.name, None, [f"cannot be read: {error}"], 0)
+    if reader.original != folder.name and reader.original in names:
+        copied = f"is a copy of {reader.original}, and does not count"
+        return SessionReport(folder.name, None, [copied], 0)
+    problems = list(reader.problems)
+    if reader.original != folder.name:
+        problems.append(f"was called {reader.original}")
+    lost = reader.lost_rows()
+    problems += [f"rows of {key!r} that are damaged: {rows}" for key, rows in lost.items()]
+    return SessionReport(folder.name, reader, problems, _rows(reader))
+
+
+def _rows(reader: Reader) -> int:
+    longest = Counter[int]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is in the report
+        for counts in reader.row_counts().values():
+            longest |= counts
+    return sum(longest[id] for id in reader.runs)
+
+
+def _write_anew(reader: Reader, folder: pathlib.Path) -> None:
+    session = Session(folder)
+    for id, run in reader.runs.items():
+        session.open(run, tuple(reader.saved_keys(id)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is in the report
+        empty = [layout.empty_block() for layout in reader.layouts.values()]
+        session.append([*empty, *reader.blocks()])
+    session.end(reader.last_change)
