@@ -116,35 +116,37 @@ def _wait_for_callbacks(listener: Hashable, *, was_stopped: bool) -> None:
 
     What stopped the program is raised in place of what JAX says.
     """
-    if not callback_thread.is_current():
-        if callback_thread.is_running():
-            _wait_for_call(_wait_for_programs_of_callbacks)
-        _wait_for_call(lambda: None)
+    is_other = not callback_thread.is_current()
+    if is_other and _wait_for_call(_wait_for_programs_of_callbacks):
+        _wait_for_call(lambda: False)  # and for what these have sent
     for failure in _failures.collect(listener):
         if was_stopped or not failure.is_reported:
             raise failure.report()
 
 
-def _wait_for_call(call: Callable[[], None]) -> None:
+def _wait_for_call(call: Callable[[], bool]) -> bool:
     """Make a call on the callback thread, after all that waits there."""
     future = callback_thread.request(call)
     while not _end.is_given_up:
         try:
-            future.result(0.1)
-            return
+            return future.result(0.1)
         except TimeoutError:
             if future.done():  # it is the call that raised this
                 raise
+    return False
 
 
-def _wait_for_programs_of_callbacks() -> None:
-    """On the callback thread, wait for the programs that callbacks have started."""
+def _wait_for_programs_of_callbacks() -> bool:
+    """On the callback thread, wait for programs of callbacks, and say if there were any."""
+    if not callback_thread.is_current() or not host_call.has_started_programs():
+        return False
     # They send packets to the queue, which nobody empties in the meantime.
     with callback_thread.unbounded():
         try:
             jax.effects_barrier()
         except Exception as error:
             _failures.add("A host call", error)
+    return True
 
 
 class _End:

@@ -22,6 +22,7 @@ from lox._rows.rows import without_keys
 from lox._runs.key_words import key_words
 from lox._runs.logger_callbacks import FinishRuns, WriteRows
 from lox._runs.open_run import open_run
+from lox._runs.straight import StraightWay
 from lox._stream.emit import emit
 from lox._stream.packet import Packet
 from lox._stream.tap import tapped
@@ -49,6 +50,7 @@ class BaseLogger:
 
     def __init__(self, host: HostLogger):
         self._host = host
+        self._straight = StraightWay(host)
         # Whether a program has been told to end runs when it is done.
         self._ends_later = False
 
@@ -158,6 +160,9 @@ class BaseLogger:
                 "`logger.log` got no values: keywords are steps. Write "
                 f'`logger.log(run, {{"{key}": ...}})`.'
             )
+        with _after_programs():
+            if self._straight.send(state.run, logs, steps):
+                return
         rows = loggable(logs, steps).rows()
         if rows:
             plain = {key: without_keys(of_key) for key, of_key in rows.items()}
