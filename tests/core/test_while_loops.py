@@ -150,6 +150,26 @@ def test_the_last_rows_of_each_example_are_kept_in_order():
             assert there.tolist() == [k < len(kept) for k in range(room)]
 
 
+def test_examples_may_be_along_any_axis_of_what_a_loop_carries():
+    def fun(x):
+        def body(state):
+            i, x = state
+            lox.log({"x": x}, i=i)
+            return i + 1, 0.75 * x
+
+        return jax.lax.while_loop(lambda state: state[0] < state[1][0], body, (0.0, x))
+
+    x = jnp.arange(6.0).reshape(2, 3)
+    spooled = jax.vmap(lox.spool(fun, capacity=4), in_axes=1)
+    for transform in (lambda f: f, jax.jit):
+        _, logs = transform(spooled)(x)
+        for example, start in enumerate(x.T):
+            _, records = run(fun, start)
+            assert logs.count["x"][example] == len(records)
+            rows = logs["x"][example][: len(records)]
+            assert rows.tolist() == [record.data["x"].tolist() for record in records]
+
+
 def test_loops_of_known_length_are_not_capped():
     def fun(n):
         jax.lax.scan(lambda c, i: (c, log_it(i)), 0, jnp.arange(10))

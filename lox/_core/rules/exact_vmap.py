@@ -187,13 +187,13 @@ def _repeat_in_place(
     ring need not be selected: nothing is written for that example.
     """
     consts, carry = split(operands, len(operands) - number)
-    values, axes = zip(*operands, strict=True)
-    batched = _vmap(axis, jaxpr_as_fun(masked), axes)
+    values, axes = [x for x, _ in consts], [dim for _, dim in consts]
+    batched = _vmap(axis, jaxpr_as_fun(masked), [*axes, *[0] * number])
     origins = written_from(step)
     is_in_place = [origins[i] == len(consts) + i for i in range(number)]
 
     def body(carry: list) -> list:
-        new = batched(*values[: len(consts)], *carry)
+        new = batched(*values, *carry)
         each = zip(is_in_place, new, carry, strict=True)
         return [x if in_place else choose(carry[0], x, y) for in_place, x, y in each]
 
