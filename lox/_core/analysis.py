@@ -146,34 +146,9 @@ def is_differentiable(x: Any) -> bool:
     return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
 
 
-# The loops and branches around a record, the outermost first.
-Place = tuple[tuple[str, int | None], ...]
-
-
-def records_by_place(program: Any) -> dict[str, list[Place]]:
-    """Return in which loops and branches each key is logged, in the order of the program.
-
-    Two programs for which that is the same log as many rows of the key.
-    """
-    places: dict[str, list[Place]] = {}
-    for key, place in _keys_in(equations.close(program).jaxpr, ()):
-        places.setdefault(key, []).append(place)
-    return places
-
-
-def _keys_in(jaxpr: Jaxpr, around: Place) -> Iterator[tuple[str, Place]]:
-    for eqn in jaxpr.eqns:
-        if eqn.primitive is log_p:
-            yield from ((key, around) for key in eqn.params["keys"])
-        elif holds_records(eqn):
-            name = equations.primitive_name(eqn)
-            for i, inner in enumerate(equations.jaxprs_in(eqn.params)):
-                within = {
-                    "scan": [("scan", eqn.params.get("length"))],
-                    "while": [("while", None)],
-                    "cond": [("cond", i)],
-                }
-                yield from _keys_in(inner, (*around, *within.get(name, ())))
+def keys_in(program: Any) -> frozenset[str]:
+    """Return the keys that a program logs."""
+    return frozenset(key for record in records_in(program) for key in record.keys)
 
 
 def check(jaxpr: Any, seen: set[int] | None = None) -> None:

@@ -17,7 +17,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import ClosedJaxpr
 
 from lox._core import context as _context
-from lox._core.analysis import function_of, is_differentiable, records_by_place
+from lox._core.analysis import function_of, is_differentiable, keys_in
 from lox._core.handler import Forward
 from lox._core.interpreter import Interpreter
 from lox._core.record import listed
@@ -308,15 +308,14 @@ def _gaps(interpreter: Interpreter, call: Program, rule: Callable, *args: Any) -
     a mask which says whether the key was logged. That has to be known before anybody
     differentiates or batches the function, so its rule is traced here, to look at it.
     """
-    expected = records_by_place(call)
+    expected = keys_in(call)
     if not interpreter.handler.captures or not expected:
         return frozenset()
     try:
         with _context.searched():
-            found = records_by_place(trace(rule, *args).jaxpr)
+            return expected - keys_in(trace(rule, *args).jaxpr)
     except Exception:  # A rule that fails does so again when somebody needs it.
         return frozenset()
-    return frozenset(key for key in expected if expected[key] != found.get(key))
 
 
 def _settle(
@@ -333,7 +332,9 @@ def _settle(
 
     A rule that calls its function logs what that logs: these are the function's logs.
     What else it logs goes on outward. What it does not log has not happened: the function
-    itself is not run.
+    itself is not run. Only where the rule logs a key in another form, as that of a
+    `custom_root` before JAX 0.12 does, nobody can tell which of its rows are those of the
+    function: then that is run for them.
     """
     args = primals, *others
     if _context.state() == "searched":
@@ -342,15 +343,22 @@ def _settle(
     looking = collecting(interpreter, capacity=1)
     expected = _logs_of(itself, looking, *args)
     found = looking.stage(traced.jaxpr, *traced.args).shape[1]
-    same = _same(expected, jax.eval_shape(adapt, found))
-    missing = {split_entry_key(entry)[0] for entry in expected.order if entry not in same}
-    if missing - gaps:
-        raise _unsettled(missing - gaps)
-    selective = interpreter.with_handler(interpreter.handler.only(frozenset(same)))
+    found = jax.eval_shape(adapt, found)
+    same = _same(expected, found)
+    absent = {key for key in expected.order if found.get((key,)) is None}
+    unexpected = {split_entry_key(key)[0] for key in absent} - gaps
+    if unexpected:
+        raise _unsettled(unexpected)
+    selective = interpreter.with_handler(interpreter.handler.only(same))
     outs, logs = selective(traced.jaxpr, *traced.args)
+    parts = [adapt(logs)]
+    different = frozenset(expected.order) - same - absent
+    if different:
+        rest = interpreter.handler.after(logs.threaded).only(different).quiet()
+        parts.append(itself(interpreter.with_handler(rest), *args).run()[1])
     given = adapt(Collected(threaded=interpreter.handler.threaded())).threaded
     form = _logs_of(itself, interpreter, *args)
-    logs = fit(adapt(logs).separated(), form, gaps, given)
+    logs = fit(Collected.joined(parts).separated(), form, gaps, given)
     return traced.output(outs), _batched_like(primals, logs) if gaps else logs
 
 
@@ -382,9 +390,9 @@ def _same(expected: Collected, found: Collected) -> frozenset[str]:
 def _unsettled(keys: Iterable[str]) -> NotImplementedError:
     return NotImplementedError(
         f"{listed(sorted(keys))} is logged by a function with a rule of its own for "
-        "derivatives or batches. The rule logs it, too, but with another shape, or not if "
-        "only some of the arguments are differentiated or batched, as here. Log the same "
-        "in all cases, or put the transformation of lox around the derivative or `vmap`."
+        "derivatives or batches. The rule logs it, too, but not if only some of the "
+        "arguments are differentiated or batched, as here. Log the same in all cases, or "
+        "put the transformation of lox around the derivative or `vmap`."
     )
 
 
