@@ -14,7 +14,9 @@ PROGRAMS = [
     "ppo", "transformer", "mlp", "sampler", "evolution", "l-bfgs", "l-bfgs, 8 starts",
     "evaluation", "arrays", "empty loop",
 ]  # fmt: skip
-PARTS = ["silent", "reduced", "sharded", "logged", "stored", "tracked", "calls"]
+PARTS = [
+    "silent", "reduced", "sharded", "logged", "stored", "tracked", "calls", "python_loop",
+]  # fmt: skip
 SECTIONS = [*PROGRAMS, "growth", "peers", *PARTS]
 
 

@@ -16,7 +16,9 @@ itself, as in a notebook, programs are not stopped.
 """
 
 import _thread
+import contextlib
 import os
+import select
 import signal
 import sys
 import threading
@@ -38,9 +40,10 @@ def watch_signals() -> None:
         return
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _on_interrupt)
-    if _is_watching:
+    if _pipe:
         return
     reading, writing = os.pipe()
+    os.set_blocking(reading, False)
     os.set_blocking(writing, False)
     other = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     if other != -1:
@@ -48,10 +51,8 @@ def watch_signals() -> None:
         os.close(reading)
         os.close(writing)
         return
-    _is_watching.append(True)
-    threading.Thread(
-        target=_watch, args=(reading,), name="lox-signals", daemon=True
-    ).start()
+    _pipe.append(reading)
+    threading.Thread(target=_watch, name="lox-signals", daemon=True).start()
 
 
 def at_signal(number: int, handler: Callable[[], None]) -> None:
@@ -62,7 +63,7 @@ def at_signal(number: int, handler: Callable[[], None]) -> None:
 def check_interrupt() -> None:
     """Raise if Ctrl-C was pressed, to stop the program that makes a host call."""
     if Interrupt.is_pending:
-        raise KeyboardInterrupt
+        raise _stop()  # not by a name: the traceback would keep it alive
 
 
 def makes_host_calls(code: CodeType) -> None:
@@ -72,17 +73,31 @@ def makes_host_calls(code: CodeType) -> None:
 
 def forget_signals() -> None:
     """Notice no signals in a forked process until it asks for that itself."""
-    if _is_watching:
-        _is_watching.clear()
+    global _lock
+    if _pipe:
+        _pipe.clear()
         signal.set_wakeup_fd(-1)
+    _lock = threading.RLock()
     Interrupt.is_pending = False
 
 
-def _watch(pipe: int) -> None:
-    while True:
-        for number in os.read(pipe, 64):
+def _watch() -> None:
+    while _pipe:
+        select.select(_pipe, [], [])
+        with _lock:
+            numbers = _noticed()
+            if signal.SIGINT in numbers:
+                _at_interrupt()
+        for number in numbers:
             if number in _handlers:
                 _handlers[number]()
+
+
+def _noticed() -> bytes:
+    """Return the numbers of the signals that nobody has taken notice of yet."""
+    with contextlib.suppress(BlockingIOError):
+        return os.read(_pipe[0], 64) if _pipe else b""
+    return b""
 
 
 def _at_interrupt() -> None:
@@ -96,21 +111,37 @@ def _on_interrupt(number: int, frame: FrameType | None) -> None:
         Interrupt.is_pending = True
         threading.Thread(target=_interrupt_after_host_call, daemon=True).start()
         return
-    Interrupt.is_pending = False
+    with _lock:
+        # What comes here need not be noticed by the other thread, maybe much later.
+        _noticed()
+        Interrupt.is_pending = False
     signal.default_int_handler(number, frame)
 
 
+class _InterruptWhenGone:
+    """Asks for another KeyboardInterrupt on the main thread when it is deleted.
+
+    What a host call raises is deleted inside of JAX, before that raises its own error. No
+    handler is called there, but as soon as the main thread is back in Python: before anyone
+    has seen the error of JAX. This is no method, because Python code would call handlers.
+    """
+
+    __del__ = _thread.interrupt_main
+
+
+def _stop() -> KeyboardInterrupt:
+    if threading.current_thread() is threading.main_thread():
+        return KeyboardInterrupt(_InterruptWhenGone())
+    return KeyboardInterrupt()
+
+
 def _interrupt_after_host_call() -> None:
-    """Raise KeyboardInterrupt on the main thread as soon as it is back from a host call."""
-    main, interval = threading.main_thread().ident, sys.getswitchinterval()
-    # What JAX raises must not get far before this thread has its turn.
-    sys.setswitchinterval(1e-5)
-    try:
-        while _is_in_host_call(sys._current_frames().get(main or 0)):
-            time.sleep(1e-5)
+    """Raise KeyboardInterrupt on the main thread if its host call was the last one."""
+    main = threading.main_thread().ident or 0
+    while _is_in_host_call(sys._current_frames().get(main)):
+        time.sleep(0.001)
+    if Interrupt.is_pending:
         _thread.interrupt_main()
-    finally:
-        sys.setswitchinterval(interval)
 
 
 def _is_in_host_call(frame: FrameType | None) -> bool:
@@ -119,6 +150,9 @@ def _is_in_host_call(frame: FrameType | None) -> bool:
     return frame is not None
 
 
-_is_watching: list[bool] = []
-_handlers: dict[int, Callable[[], None]] = {signal.SIGINT: _at_interrupt}
+# The file descriptor from which signals are read, if they are.
+_pipe: list[int] = []
+# Held while the number of a signal is read, until what it means is known.
+_lock = threading.RLock()
+_handlers: dict[int, Callable[[], None]] = {}
 _host_calls: set[CodeType] = set()

@@ -12,8 +12,8 @@ class ConsoleLogger(Logger):
     """Show how the runs go while they do.
 
     On a terminal and in a notebook this is a table that moves: for each key the last value,
-    the mean over runs of their last values and its deviation, the smallest and the largest
-    value of all rows, and a curve of the mean over runs; above it, how far the runs are.
+    or of several runs the mean of their last values and its deviation, the smallest and the
+    largest value of all rows, and a curve of the mean over runs; above, how far they are.
     What the program prints meanwhile appears above the table. When all runs are finished,
     the table stays.
 

@@ -1,8 +1,8 @@
 """The table of runs that a console shows on a terminal.
 
     lox  8 runs  step 40  ━━━━━━━━╺━━━━━━━━━━  40%  320/800 rows  32/s  0:15 left
-              last    mean  ± std      min    max  trend
-    loss    0.5123  0.4981  ± 0.02  0.4512  2.301  █▆▅▄▃▂▂▁
+              mean  ± std      min    max  trend
+    loss    0.4981  ± 0.02  0.4512  2.301  █▆▅▄▃▂▂▁
     weights 3×4 ...
 
 It imports rich, which takes as long as NumPy: import it where a table is shown.
@@ -24,8 +24,7 @@ from lox_host.display.text import clean, count, digits, duration, sparkline
 BAR = 8  # least width of the bar
 TREND = 8, 32  # least and most width of a trend
 NAME = 24  # width that a name has in any case
-# What to do without where it is narrow, of one run and of several.
-LEFT_OUT = {False: ((), ("min", "max")), True: ((), ("last",), ("min", "max"))}
+LEFT_OUT = (), ("min", "max")  # columns to do without where it is narrow
 
 
 def height(summary: Summary, most: int) -> int:
@@ -51,9 +50,17 @@ def table(summary: Summary, now: float, *, title: str, width: int, lines: int) -
 def _head(summary: Summary, now: float, title: str, width: int) -> RenderableType:
     done, total = summary.progress.done(summary.runs)
     left = _spaced(_titles(summary, title))
-    right = _spaced(_progress(summary, now))
+    parts = _progress(summary, now)
+    right = _spaced(parts)
     room = width - left.cell_len - right.cell_len - 4
-    if total == math.inf or room < BAR:
+    if total == math.inf:
+        return _spaced([left, right])
+    # The bar says most: where it is narrow, the speed goes, and then the number of rows.
+    for needed in (parts[:2] + parts[3:], parts[:1] + parts[3:]):
+        if room < BAR:
+            right = _spaced(needed)
+            room = width - left.cell_len - right.cell_len - 4
+    if room < BAR:
         return _spaced([left, right])
     grid = Table.grid(padding=(0, 2))
     for _ in range(3):
@@ -91,9 +98,10 @@ def _spaced(texts: list[Text]) -> Text:
 def _body(shown: dict[str, Statistics], width: int, *, has_several_runs: bool) -> Table:
     longest = max(len(clean(name)) + 1 + len(own.note) for name, own in shown.items())
     name_width = min(NAME, longest)
+    # Of several runs, the last value would be that of any of them.
     heads = ["last", "min", "max"]
     if has_several_runs:
-        heads = ["last", "mean", "± std", "min", "max"]
+        heads = ["mean", "± std", "min", "max"]
     cells = [statistics.texts() for statistics in shown.values()]
     columns = {head: [row.get(head, "") for row in cells] for head in heads}
     columns, rest = _fitting(columns, width - name_width)
@@ -116,7 +124,7 @@ def _fitting(columns: dict[str, list[str]], room: int) -> tuple[dict[str, list[s
 
     Digits are not cut off; where it is narrow, columns are left out, and the trend at last.
     """
-    for left_out in LEFT_OUT["mean" in columns]:
+    for left_out in LEFT_OUT:
         columns = {head: cells for head, cells in columns.items() if head not in left_out}
         widths = [max(map(len, [head, *cells])) for head, cells in columns.items()]
         rest = room - sum(2 + width for width in widths) - 2

@@ -173,6 +173,24 @@ def test_rows_of_those_expected():
     assert "100%, 20/20 rows, 10/s, in 0:02 |" in line(summary(done))
 
 
+def test_there_is_a_bar_on_a_narrow_terminal():
+    rows = np.arange(4000) % 8
+    steps = {"step": 123456 + np.arange(4000)}
+    many = block({"x": rows * 1.0}, runs=rows, steps=steps, expected=1000)
+    wide, medium, narrow = (text(summary(many), width=w)[0] for w in (100, 70, 55))
+    assert wide.endswith("50%  4000/8000 rows  2000/s  0:02 left")
+    assert medium.endswith("50%  4000/8000 rows  0:02 left")
+    assert narrow.endswith("50%  0:02 left")
+    for head in (wide, medium, narrow):
+        assert "━━━━" in head
+
+
+def test_of_several_runs_the_mean_is_shown_and_no_single_value():
+    made = summary(block({"x": np.array([1.0, 3.0])}, runs=[0, 1]))
+    assert text(made)[1].split() == ["mean", "±", "std", "min", "max", "trend"]
+    assert text(made)[2].split()[:2] == ["x", "2.000"]
+
+
 def test_a_program_that_is_called_again_starts_again():
     a = block({"x": np.zeros(10)}, expected=10)
     half = block({"x": np.zeros(5)}, expected=10)
