@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lox._rows.side_by_side import SideBySide
 
@@ -221,25 +222,53 @@ def _spread(name: str, finish: Callable) -> Reduction:
     return Reduction(empty, lift, combine, value, name=name, dtype=_spread_dtype)
 
 
-def _extreme(name: str, choose: Callable) -> Reduction:
-    """The smallest or the largest row, and whether there was one.
+def _extreme(name: str, choose: Callable, start: Callable) -> Reduction:
+    """The smallest or the largest row; `start` is the value that no row is beyond.
 
-    No value could stand for "no row yet": some dtypes of 8 bits have no infinity, and
-    where there is one it would stop a program under `jax_debug_infs`.
+    Under `jax_debug_infs` an infinite start would stop a program that is finite. Then a
+    flag says whether there was a row, which costs a select per row.
     """
 
+    def empty(row):
+        if jax.config.jax_debug_infs:
+            return _no_row(row)
+        return jnp.full(row.shape, start(row.dtype), row.dtype)
+
+    def lift(row):
+        return _one_row(row) if jax.config.jax_debug_infs else row
+
     def combine(a, b):
+        if not isinstance(a, tuple):
+            return choose(a, b)
         either = jnp.where(b[0], b[1], a[1])
         return a[0] | b[0], jnp.where(a[0] & b[0], choose(a[1], b[1]), either)
 
     return Reduction(
-        empty=_no_row,
-        lift=_one_row,
+        empty=empty,
+        lift=lift,
         combine=combine,
-        finish=lambda acc: acc[1],
+        finish=lambda acc: acc[1] if isinstance(acc, tuple) else acc,
         name=name,
         dtype=_ordered,
     )
+
+
+def _largest(dtype: Any) -> Any:
+    """Return infinity, or the largest number of an 8-bit float that has none."""
+    if dtype == jnp.bool_:
+        return True
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        return jnp.iinfo(dtype).max
+    has_infinity = np.isinf(np.asarray(np.inf).astype(dtype))
+    return np.inf if has_infinity else jnp.finfo(dtype).max
+
+
+def _smallest(dtype: Any) -> Any:
+    if dtype == jnp.bool_:
+        return False
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        return jnp.iinfo(dtype).min
+    return -_largest(dtype)
 
 
 def _single(which: Literal["first", "last"], choose: Callable) -> Reduction:
@@ -273,8 +302,8 @@ _last = _single("last", lambda a, b: b)
 _named: dict[str, Reduction | None] = {
     "mean": _mean(),
     "sum": _total(_wide),
-    "min": _extreme("'min'", jnp.minimum),
-    "max": _extreme("'max'", jnp.maximum),
+    "min": _extreme("'min'", jnp.minimum, _largest),
+    "max": _extreme("'max'", jnp.maximum, _smallest),
     "first": _single("first", lambda a, b: b & ~a),
     "last": _last,
     "count": Reduction(

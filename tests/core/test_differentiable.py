@@ -18,8 +18,9 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 # Logs carry nothing out of custom rules, and the truth nothing out of a derivative.
 LEFT_OUT = (
     *("custom", "activations", "inner_spool", "vjp", "backward", "grad", "linearize"),
-    *("jacfwd", "hessian", "training", "actor_and_critic"),
-    "vmap_with_an_unbatched_record",  # which all examples share
+    *("jacfwd", "jacrev", "hessian", "training", "actor_and_critic"),
+    # Records that all examples share: logs repeat them for each example.
+    *("vmap_with_an_unbatched_record", "a_key_inside_and_outside_of_vmap"),
 )
 LOGGING = [p for p in PROGRAMS if p.grad and not any(word in p.name for word in LEFT_OUT)]
 

@@ -282,20 +282,13 @@ def test_what_is_traced_while_silent_holds_no_logs():
     assert not logs
 
 
-def test_one_key_with_two_shapes_or_dtypes_is_an_error_that_names_both():
-    def shapes(x):
+def test_one_key_with_two_shapes_is_an_error_that_names_both():
+    def fun(x):
         lox.log({"k": x})
         lox.log({"k": jnp.stack([x, x])})
 
-    def dtypes(x):
-        step = lambda c, i: (logged("k", i), None)  # noqa: E731
-        jax.lax.scan(step, 0, jnp.arange(3))
-        lox.log({"k": x})
-
     with raises(Exception, "'k'", r"float32\[\]", r"float32\[2\]"):
-        lox.spool(shapes)(jnp.float32(1))
-    with raises(Exception, "'k'", "int32", "float32"):
-        lox.spool(dtypes)(jnp.float32(1))
+        lox.spool(fun)(jnp.float32(1))
 
 
 def test_branches_that_log_one_key_in_two_shapes_are_an_error_that_names_both():
@@ -319,7 +312,7 @@ def test_calls_of_any_kind_do_not_disturb_each_other(p: Program, capsys):
     check(p, *spooled(p.x))
     assert not printed(capsys)
     assert_trees_close(jitted(p.x), result(p))
-    if p.name != "inner_spool_that_keeps_logs":  # what is kept is not printed
+    if not p.name.startswith("inner_spool_that"):  # who filters or keeps prints nothing
         assert bool(printed(capsys)) == any(record.data for record in records(p))
     assert_trees_close(silent(p.x), result(p))
     check(p, *spooled(p.x))
