@@ -24,7 +24,7 @@ from lox._runs.to_blocks import (
     impls_of,
     to_blocks,
 )
-from lox._stream.callbacks import awaited, call_soon, callback_thread
+from lox._stream.callbacks import awaited, call_soon, start_callbacks
 from lox._stream.emit import emit
 from lox._stream.packet import Packet
 from lox._stream.token import last_token
@@ -70,7 +70,7 @@ def save(
     if all(map(_is_known, jax.tree.leaves(delivery))):
         to_store.save(jax.tree.map(np.asarray, delivery))
     else:
-        callback_thread.start()
+        start_callbacks()
         awaited(lambda: emit([delivery], to_store, last_token()), to_store)()
 
 

@@ -6,6 +6,7 @@ JAX, sleep, or log.
 
 import atexit
 import functools as ft
+import os
 import sys
 import threading
 import time
@@ -36,6 +37,12 @@ PATIENCE = 30.0
 _failures = Failures()
 # The listener whose callback is being called, if any.
 _running: list[Hashable] = []
+
+
+def start_callbacks() -> None:
+    """Start the threads that callbacks need, if they are not running."""
+    callback_thread.start()
+    _end.start_watching()
 
 
 def call_soon(
@@ -150,20 +157,30 @@ def _wait_for_programs_of_callbacks() -> bool:
 
 
 class _End:
-    """The end of the process: programs and callbacks are waited for, but not for ever."""
+    """The end of the process: programs and callbacks are waited for, but not for ever.
+
+    A program may wait for room in the queue, and the end of the process for the program,
+    inside JAX. So another thread watches, and the program is stopped when that gives up.
+    It is started early: Python 3.12 starts no thread while the process ends.
+    """
 
     def __init__(self):
         self.is_given_up = False
+        self._is_waiting, self._begun = threading.Event(), 0.0
+        self._watched_process: int | None = None
+
+    def start_watching(self) -> None:
+        """Start the thread that watches, unless this process has it."""
+        if self._watched_process != os.getpid():
+            self._watched_process = os.getpid()
+            threading.Thread(target=self._watch, name="lox-end", daemon=True).start()
 
     def wait(self) -> None:
         """Wait for all programs and callbacks, unless a callback does not return."""
         if self.is_given_up or not callback_thread.is_running():
             return
-        # A program may wait for room in the queue, and this for the program, inside of JAX.
-        # So another thread watches, and the program is stopped when that gives up.
-        done = threading.Event()
-        args = done, time.monotonic()
-        threading.Thread(target=self._watch, args=args, daemon=True).start()
+        self._begun = time.monotonic()
+        self._is_waiting.set()
         try:
             _wait_for_programs(None)
         except KeyboardInterrupt:
@@ -173,7 +190,7 @@ class _End:
             if not self.is_given_up:
                 raise
         finally:
-            done.set()
+            self._is_waiting.clear()
 
     def stop(self) -> None:
         """Do the same, and end the thread of callbacks."""
@@ -185,11 +202,13 @@ class _End:
             if not self.is_given_up:
                 callback_thread.stop()
 
-    def _watch(self, done: threading.Event, start: float) -> None:
-        while not done.wait(0.05):
-            if _running and callback_thread.has_done_nothing(start, PATIENCE):
+    def _watch(self) -> None:
+        while not self.is_given_up:
+            self._is_waiting.wait()
+            time.sleep(0.05)
+            is_stuck = _running and callback_thread.has_done_nothing(self._begun, PATIENCE)
+            if self._is_waiting.is_set() and is_stuck:
                 self._give_up(f"has not returned for {PATIENCE:g} seconds")
-                return
 
     def _give_up(self, what: str) -> None:
         self.is_given_up = True

@@ -22,7 +22,7 @@ from lox._core.transform import transformed
 from lox._jax import equations, sharding
 from lox._rows.collected import Collected, Threaded
 from lox._rows.rows import static
-from lox._stream.callbacks import awaited, call_soon, callback_thread
+from lox._stream.callbacks import awaited, call_soon, start_callbacks
 from lox._stream.emit import emit
 from lox._stream.packet import Packet
 from lox._stream.token import new_token
@@ -56,7 +56,7 @@ def progress(fun: Callable, *, title: str | None = None) -> Callable:
     """
     check_function("lox.progress", fun)
     name: str = getattr(fun, "__name__", "progress") if title is None else title
-    callback_thread.start()
+    start_callbacks()
     return awaited(transformed(fun, ft.partial(_count, name), name))
 
 

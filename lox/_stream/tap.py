@@ -17,7 +17,7 @@ from lox._core.record import Delivery, listed
 from lox._core.transform import transformed
 from lox._core.when import Condition, check_when
 from lox._logdict.logdict import logdict
-from lox._stream.callbacks import awaited, call_soon, callback_thread
+from lox._stream.callbacks import awaited, call_soon, start_callbacks
 from lox._stream.decode import unpacked
 from lox._stream.default_print import print_logs
 from lox._stream.handler import Tap
@@ -93,7 +93,7 @@ def tap(
     if not callable(callback):
         raise TypeError(f"The callback of `lox.tap` is {callback!r}, not a function.")
     check_prefix(prefix)
-    callback_thread.start()
+    start_callbacks()
     watch_signals()
     listener = Listener(_identified(callback), prefix, process)
     check_when("lox.tap", when)

@@ -38,9 +38,10 @@ class Record:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Lanes:
-    """Which example of each `vmap` a derivative rule was called for."""
+    """Which example of each `vmap` a derivative rule was called for, and how silently."""
 
     lanes: tuple[tuple[int, int], ...] = dataclasses.field(metadata={"static": True})
+    muted: int = dataclasses.field(metadata={"static": True})
 
 
 CustomVjp = jax.custom_vjp
@@ -134,15 +135,16 @@ class Recorder:
             def defvjp(ruled, forward, backward, **options):
                 def run_forward(*args):
                     out, residuals = forward(*args)
-                    return out, (Lanes(tuple(self.lanes)), residuals)
+                    return out, (Lanes(tuple(self.lanes), self.muted), residuals)
 
                 def run_backward(*args):
                     *static, (lanes, residuals), cotangents = args
-                    around, self.lanes = self.lanes, list(lanes.lanes)
+                    around = self.lanes, self.muted
+                    self.lanes, self.muted = list(lanes.lanes), lanes.muted
                     try:
                         return backward(*static, residuals, cotangents)
                     finally:
-                        self.lanes = around
+                        self.lanes, self.muted = around
 
                 super().defvjp(run_forward, run_backward, **options)
 
