@@ -16,11 +16,16 @@ from lox._core.record import Record, log_effect
 from lox._core.transform import transformed
 from lox._rows.collected import Collected
 from lox._rows.rows import Where, static
+from lox._rows.types import P, R
 
 
 def bind(
-    fun: Callable, *, prefix: str = "", tags: str | Iterable[str] = (), **steps: Any
-) -> Callable:
+    fun: Callable[P, R],
+    *,
+    prefix: str = "",
+    tags: str | Iterable[str] = (),
+    **steps: Any,
+) -> Callable[P, R]:
     """Give steps, tags and a prefix to every record that `fun` logs.
 
     Use it to tell a library which iteration of your loop this is, without changing the

@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 from lox._core.context import silent
 from lox._core.log import check_function
+from lox._rows.types import P, R
 
 
-def nolog(fun: Callable) -> Callable:
+def nolog(fun: Callable[P, R]) -> Callable[P, R]:
     """Remove the logs of `fun`, at no cost.
 
     Args:

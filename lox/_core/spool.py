@@ -17,10 +17,11 @@ from lox._logdict.logdict import logdict
 from lox._rows.reductions import Reduction, reduction_named
 from lox._rows.rows import Rows
 from lox._rows.side_by_side import name_entries
+from lox._rows.types import P, R
 
 
 def spool(
-    fun: Callable,
+    fun: Callable[P, R],
     argnames: str | Iterable[str] | None = None,
     tags: str | Iterable[str] | None = None,
     keep_logs: bool = False,
@@ -31,7 +32,7 @@ def spool(
     capacity: int | None = None,
     when: Callable[[logdict], Any] | None = None,
     differentiable: bool = False,
-) -> Callable[..., tuple[Any, logdict]]:
+) -> Callable[P, tuple[R, logdict]]:
     """Make `fun` also return what it logs.
 
     A key that is logged once has the shape it was logged with. One that is logged

@@ -1,6 +1,6 @@
 """The types that rows, accumulators and logs are made of."""
 
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 
@@ -20,3 +20,7 @@ Shape = tuple[int, ...]
 
 RowForm = tuple[jax.tree_util.PyTreeDef, tuple[jax.ShapeDtypeStruct, ...]]
 """The structure of one row, and its arrays without time and batch axes."""
+
+# The parameters and the result of a function that is transformed.
+P = ParamSpec("P")
+R = TypeVar("R")

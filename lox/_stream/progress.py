@@ -22,6 +22,7 @@ from lox._core.transform import transformed
 from lox._jax import equations, sharding
 from lox._rows.collected import Collected, Threaded
 from lox._rows.rows import static
+from lox._rows.types import P, R
 from lox._stream.callbacks import awaited, call_soon, start_callbacks
 from lox._stream.emit import emit
 from lox._stream.packet import Packet
@@ -34,7 +35,7 @@ _MOVES = 100
 _FEW = 20
 
 
-def progress(fun: Callable, *, title: str | None = None) -> Callable:
+def progress(fun: Callable[P, R], *, title: str | None = None) -> Callable[P, R]:
     """Show how far `fun` is while it runs, without a change in it.
 
     The iterations of its loops are counted: what share of them is done, how many there

@@ -17,6 +17,7 @@ from lox._core.record import Delivery, listed
 from lox._core.transform import transformed
 from lox._core.when import Condition, check_when
 from lox._logdict.logdict import logdict
+from lox._rows.types import P, R
 from lox._stream.callbacks import awaited, call_soon, start_callbacks
 from lox._stream.decode import unpacked
 from lox._stream.default_print import print_logs
@@ -27,7 +28,7 @@ from lox_host.interrupts import watch_signals
 
 
 def tap(
-    fun: Callable,
+    fun: Callable[P, R],
     callback: Callable[[logdict], Any] | None = None,
     argnames: str | Iterable[str] | None = None,
     tags: str | Iterable[str] | None = None,
@@ -37,7 +38,7 @@ def tap(
     batch: int | None = None,
     process: bool = False,
     when: Callable[[logdict], Any] | None = None,
-) -> Callable:
+) -> Callable[P, R]:
     """Call a function with what `fun` logs, while it runs.
 
     The callback gets a `logdict` with NumPy arrays for each record, in the order of

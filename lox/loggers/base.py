@@ -19,6 +19,7 @@ from lox._jax import tracing
 from lox._logdict.logdict import logdict
 from lox._rows.reductions import Reduction
 from lox._rows.rows import without_keys
+from lox._rows.types import P, R
 from lox._runs.key_words import key_words
 from lox._runs.logger_callbacks import FinishRuns, WriteRows
 from lox._runs.open_run import open_run
@@ -71,7 +72,7 @@ class BaseLogger:
 
     def spool(
         self,
-        fun: Callable,
+        fun: Callable[P, R],
         state: LoggerState,
         argnames: str | Iterable[str] | None = None,
         tags: str | Iterable[str] | None = None,
@@ -81,7 +82,7 @@ class BaseLogger:
         prefix: str = "",
         *,
         capacity: int | None = None,
-    ) -> Callable:
+    ) -> Callable[P, R]:
         """Write what `fun` logs when it returns. The options are those of `lox.spool`.
 
         Returns:
@@ -102,7 +103,7 @@ class BaseLogger:
 
     def tap(
         self,
-        fun: Callable,
+        fun: Callable[P, R],
         state: LoggerState,
         argnames: str | Iterable[str] | None = None,
         tags: str | Iterable[str] | None = None,
@@ -110,7 +111,7 @@ class BaseLogger:
         *,
         interval: int | None = None,
         batch: int | None = None,
-    ) -> Callable:
+    ) -> Callable[P, R]:
         """Write what `fun` logs while it runs. The options are those of `lox.tap`.
 
         Returns:

@@ -46,6 +46,7 @@ def test_all_of_the_api_is_described(module):
     own = "".join(s for s in sections if s.startswith(f"{module.__name__}\n"))
     described = re.findall(r":: (\w+)\b", own)
 
-    public = {name for name in vars(module) if not name.startswith("_")}
+    names = getattr(module, "__all__", vars(module))
+    public = {name for name in names if not name.startswith("_")}
     modules = {name for name in public if inspect.ismodule(getattr(module, name))}
     assert public - modules <= set(described)
