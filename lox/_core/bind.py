@@ -29,13 +29,13 @@ def bind(
     """Give steps, tags and a prefix to every record that `fun` logs.
 
     Use it to tell a library which iteration of your loop this is, without changing the
-    library. It reaches every call of `log` inside `fun`, at any depth, even in functions
-    that are jitted.
+    library. It reaches every call of `log` inside `fun`, at any depth, even in jitted
+    functions.
 
     Args:
         fun: Any JAX function.
         prefix: Put before each key.
-        tags: One tag or several, added to those of each record.
+        tags: One or more tags, added to those of each record.
         **steps: Any other keyword is a step, such as `step=i`. If a record has a step of
             the same name, the record's own step wins.
 
@@ -83,10 +83,10 @@ def _annotated(
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Annotate(Handler):
-    """Log each record anew with more context, for the transformations around this place.
+    """Log each record again with more context, for the transformations around.
 
     Attributes:
-        steps: Steps for records that have none of these names.
+        steps: Steps to add. If a record has a step of the same name, the record's wins.
         prefix: Put before each key.
         tags: Added to the tags of each record.
     """

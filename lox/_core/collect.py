@@ -1,4 +1,20 @@
-"""Collect records: the handler of `spool`, and of whatever delivers rows."""
+"""`Collect`: the handler that collects records, for `spool` and inside `tap`.
+
+One record at a time, it decides what to keep, and in which form:
+
+    lox_log[keys=(loss, acc, norm), reduce="mean" for norm]
+
+    selected by `keys`, `tags`      no: log it again, for the transformations around
+    by `when`                       no: its row gets a mask that is false
+    by `interval`                   no: the same; a count of rows is threaded state
+    grouped by reduction            (loss, acc) -> Rows, which share their steps
+                                    (norm,)     -> Accumulator
+
+How rows and accumulators leave loops, branches and devices is up to the rules; the handler
+only says how much of them is kept (`capacities`), and whether loops of unknown length share
+a buffer (`buffering`, `enter`, `leave`, `flush`). At the end, `finished` turns what was
+collected into the rows of each key.
+"""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -27,27 +43,27 @@ from lox._rows.side_by_side import SideBySide, entry_key
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Collect(Handler):
-    """Collect the selected keys; what is not selected goes on outward.
+    """Collect the selected keys, and pass other keys on outwards.
 
     Attributes:
         keys: The keys to collect. None: all.
         tags: The tags to collect. None: all.
-        entries: Of what is selected, the entries to collect. None: all.
-        keep: Whether what is collected goes on outward, too.
-        outward: Whether anything goes on outward.
-        side_by_side: Whether every reduction of a key stands beside others, not only a
-            `SideBySide`.
-        reduce: The reduction of each key, or of all keys (None). Without one, a record's
-            own.
+        entries: Of the selected entries, those to collect. None: all.
+        keep: Whether collected keys are passed on outwards, too.
+        outward: Whether anything is passed on outwards.
+        side_by_side: Whether each reduction of a key is an entry of its own, even if it is
+            not a `SideBySide`.
+        reduce: The reduction of each key, or of all keys (None). It overrides the one that
+            a record asks for.
         when: Which records are collected, by their values. None: all.
         differentiable: Whether what is collected carries derivatives.
-        interval: Every how many rows of a key one is kept.
+        interval: Keep one row of a key in so many. None: all.
         capacity: How many rows of a loop of unknown length are kept.
-        buffers: Whether loops inside each other, of unknown length, share a buffer.
-        buffer: Where the rows of such loops go. None: this is not in there.
         gathers: Whether a loop has anything to carry.
-        offsets: How many rows of each key there have been, if that decides what is kept.
-        coordinates: Steps of all that is collected: which device of a mesh this is.
+        buffers: Whether nested loops of unknown length share a buffer.
+        buffer: The buffer of the loops around. None: there is none.
+        offsets: How many rows of each key have been logged, if that decides which are kept.
+        coordinates: Steps for all records: which device of a mesh logs them.
     """
 
     keys: frozenset[str] | None = static(default=None)
@@ -78,6 +94,7 @@ class Collect(Handler):
             relog(record.only(tuple(outward)).replace(passed_on=True))
         if mine and self.when is not None:
             record = only_when(self.when, record, where)
+        # One group for all keys that are reduced in the same way: they share their steps.
         located = record.with_default_steps(self.coordinates)
         groups: dict[Keys, Entry] = {}
         offsets: dict[str, Any] = {}
@@ -96,8 +113,8 @@ class Collect(Handler):
     def _together(self, keys: Sequence[str], record: Record) -> list[Keys]:
         """Return the keys of a record in groups that are collected as one.
 
-        Keys that are reduced in different ways are not, nor are those of which only some
-        rows are kept: each of them is counted by itself.
+        A group has one reduction. With an `interval`, each key is a group, since its rows
+        are counted by themselves.
         """
         if self.interval is not None:
             return [(key,) for key in keys]
@@ -107,17 +124,23 @@ class Collect(Handler):
         return [tuple(group) for group in groups.values()]
 
     def _asked(self, key: str, record: Record) -> Any:
+        """Return the reduction of a key: that of the handler, or else of the record."""
         asked = dict(self.reduce)
         return asked.get(key, asked.get(None, record.reduce))
 
     def _entry(self, key: str, record: Record) -> str:
-        """What the rows of a key are collected under."""
+        """Return the name under which the rows of a key are collected."""
         asked = self._asked(key, record)
         is_side_by_side = self.side_by_side or isinstance(asked, SideBySide)
         return entry_key(key, asked) if is_side_by_side else key
 
     def _thinned(self, key: str, rows: Rows) -> tuple[Rows, jax.Array]:
-        """Keep a row if it is one of every `interval` rows, and return the new offset."""
+        """Mask all but one of every `interval` rows, and return the new offset.
+
+            interval 3, offset [2 3] (two examples)    keep [0 1]    new offset [3 4]
+
+        Under `vmap`, each example counts its own rows: the offset has the batch axes.
+        """
         offset = self.offsets.get(key, jnp.zeros(rows.batch, jnp.int32))
         check_batch(key, rows, rows.replace(batch=offset.shape))
         rows = repeated(rows, offset.shape)
@@ -127,6 +150,7 @@ class Collect(Handler):
         return rows.replace(valid=valid, altered="thinned"), offset + count
 
     def deliver(self, parts: Sequence[Collected], iterations: Any) -> Sequence[Collected]:
+        # Rows go into the buffer in order, so each part sees the buffer after the last one.
         handler, left = self, []
         for part in parts:
             left.append(handler.leave(part))
@@ -161,7 +185,11 @@ class Collect(Handler):
         return dataclasses.replace(self, buffer=Buffer.of(inside, self.capacity))
 
     def enter(self, eqn: JaxprEqn) -> Self:
-        """Let rows of unknown number go into the buffer, and others come out first."""
+        """Pass the buffer into an equation only if it logs an unknown number of rows.
+
+        A bounded number of rows leaves the equation as its outputs do, and is then added to
+        the buffer, all at once.
+        """
         if self.buffer is None:
             return self
         if lets_buffer_through(eqn) and not is_bounded(eqn):
@@ -169,7 +197,7 @@ class Collect(Handler):
         return dataclasses.replace(self, buffer=None)
 
     def leave(self, logs: Collected) -> Collected:
-        """Put rows into the buffer."""
+        """Put the rows that an equation has logged into the buffer, if there is one."""
         if self.buffer is None or not logs.rows:
             return logs
         left = {keys: entry for keys, entry in logs.groups.items() if keys not in logs.rows}
@@ -177,7 +205,7 @@ class Collect(Handler):
         return Collected(left, tuple(key for keys in left for key in keys), threaded)
 
     def flush(self, logs: Collected) -> Collected:
-        """Return the logs of a loop with the rows that are in the buffer."""
+        """Return the logs of a loop, with the rows that are in the buffer."""
         assert self.buffer is not None
         groups = {**logs.groups, **self.buffer.kept(self.every())}
         threaded = dataclasses.replace(logs.threaded, buffer=None)
@@ -189,12 +217,15 @@ class Collect(Handler):
         )
 
     def batched(self, size: int) -> Self:
+        # (*batch,) -> (size, *batch)
         offsets = jax.tree.map(
             lambda x: jnp.broadcast_to(x, (size, *x.shape)), self.offsets
         )
         return dataclasses.replace(self, offsets=offsets)
 
     def per_device(self, records: Sequence[Record]) -> Self:
+        # Offsets have their axis of devices where the rows of the entry have it: after the
+        # axes of the `vmap`s around the `shard_map`. All other arrays are shared.
         at: dict[str, int] = {}
         for record in records:
             for entry in (self._entry(key, record) for key in record.keys):
@@ -209,6 +240,7 @@ class Collect(Handler):
             return {keys: self._capacity(keys[0], own) for keys, own in rows}
         if self.interval is None or length == 0:
             return {}
+        # Of `bound * length` rows, one in `interval` is kept: a ring of this size will do.
         kept = {keys: -(-own.bound * length // self.interval) for keys, own in rows}
         return {keys: number for keys, number in kept.items() if number}
 
@@ -224,7 +256,7 @@ class Collect(Handler):
         return self.capacity
 
     def prepared(self, records: Sequence[Record]) -> Self:
-        """The handler for a program that holds these records."""
+        """Return the handler for a program that holds these records."""
         asked = [*(own for _, own in self.reduce), *(record.reduce for record in records)]
         gathers = self.interval or any(map(reduction_named, asked))
         batches: dict[str, list[tuple[int, ...]]] = {}
@@ -237,7 +269,7 @@ class Collect(Handler):
         return dataclasses.replace(self, gathers=bool(gathers), offsets=offsets)
 
     def finished(self, logs: Collected) -> dict[str, Rows]:
-        """Return the rows of each key in the end; those of one record share their steps."""
+        """Return the final rows of each key. Keys of one record share their steps."""
         groups = {k: self._finished(k[0], entry) for k, entry in logs.groups.items()}
         return rows_by_key(groups, logs.order)
 
@@ -246,6 +278,7 @@ class Collect(Handler):
             return finished(rows)
         if self.interval is not None:
             rows = shortened(key, rows, -(-rows.bound // self.interval))
+            # Every row that is left was kept, unless something else masks it.
             if rows.exact and not rows.path:
                 rows = rows.replace(valid=None)
         rows = zero_masked_rows(rows)
@@ -264,14 +297,14 @@ class Collect(Handler):
 
 
 def _widest(key: str, batches: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The batch axes of rows that are counted together."""
+    """Return the batch axes of rows that are counted together."""
     widest = max(batches, key=len)
     for batch in batches:
         rest = iter(widest)
-        if not all(size in rest for size in batch):  # in this order
+        if not all(size in rest for size in batch):  # a subsequence, in the same order
             raise ValueError(
                 f"{key!r} is logged with axes (of `vmap`s and devices) of sizes {batch} "
-                f"and {widest}, and `interval` cannot count its rows together. Use another "
+                f"and {widest}, so `interval` cannot count its rows together. Use another "
                 "key for one of them, or no `interval`."
             )
     return widest

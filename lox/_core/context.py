@@ -1,8 +1,12 @@
-"""Who listens: whether a `log` call is captured, printed, or leaves no trace at all.
+"""The context of a call of `log`: is it captured, printed, or dropped without a trace?
 
-The state is a JAX user context, which is part of the key of every cache of JAX: a
-function that was jitted in silence is traced again inside `spool`, and both programs
-stay cached side by side.
+    captured   inside a transformation of lox: `log` adds a record to the program
+    printed    nothing collects it: `log` adds a host call that prints
+    silent     in `nolog` or `lox.silent()`: `log` adds nothing
+    searched   lox only looks at which records a program holds, and does not run it
+
+The state is a JAX user context, which is part of the key of every cache in JAX. A function
+that was jitted in silence is traced again inside `spool`, and both programs stay cached.
 """
 
 import os
@@ -21,36 +25,36 @@ def _default() -> State:
     value = os.environ.get("LOX_DEFAULT", "print")
     if value not in ("print", "silent"):
         raise ValueError(
-            f"LOX_DEFAULT is {value!r}; it says what becomes of logs that nobody "
+            f"LOX_DEFAULT is {value!r}. It says what happens to logs that nothing "
             "collects: `print` (the default) or `silent`."
         )
     return "silent" if value == "silent" else "printed"
 
 
-# Made at import: a context that is added later recompiles what was compiled before.
+# Made at import, as JAX recompiles everything when a context is added later.
 _state = jax.make_user_context(_default())
 
 
 def state() -> State:
-    """What becomes of a record that is logged here."""
+    """Return what happens to a record that is logged here."""
     return _state.value
 
 
 def captured() -> AbstractContextManager:
-    """Programs traced in here hold their logs, for a transformation to hear."""
+    """Trace programs with their records, for a transformation to handle."""
     return _state("captured")
 
 
 def searched() -> AbstractContextManager:
-    """Programs traced in here hold their logs as they are written, to be looked for.
+    """Trace programs with their records, only to look at these.
 
-    Nobody runs them, so nothing is done to keep the logs exact.
+    Such a program is never run, so nothing is done to keep its logs exact.
     """
     return _state("searched")
 
 
 def silent() -> AbstractContextManager:
-    """Drop every log that is traced or run in here, unless something collects it.
+    """Drop every log inside this context, unless something collects it.
 
     Example:
         >>> with lox.silent():
@@ -61,9 +65,9 @@ def silent() -> AbstractContextManager:
 
 @patches.implements("memoized rules")
 def _memoize_per_state(memoize: Callable, rule: Callable) -> Callable:
-    """Remember the program of a derivative rule once per state, as `rule` may log or not.
+    """Memoize the program of a derivative rule per state, as it may or may not log.
 
-    The rules of a function that was called in silence stay silent, whoever traces them.
+    If a function was called in silence, its rules stay silent wherever they are traced.
     """
     was_silent = _state.value == "silent"
     memoized: dict[State, Callable] = {}

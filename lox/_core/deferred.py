@@ -1,22 +1,23 @@
-"""Put off the rewriting of what an equation holds until JAX takes the equation up.
+"""Defer the rewriting of an inner program until JAX batches the equation that holds it.
 
 A vmapped `cond` masks the records in its branches, at every depth. A `cond` inside it is
-vmapped next, and masks its records once more. If the first one rewrote the second one and
-all that is in there, and the second one again, a nest of depth n would be rewritten
-n + (n - 1) + ... + 1 times. So the outer one rewrites the records of its own branches only,
-and puts an equation `lox_deferred` in place of each equation that holds others:
+vmapped next, and masks its records once more. If the outer one rewrote the inner one, and
+the inner one then rewrote itself again, the innermost of n nested `cond`s would be
+rewritten n times, and all of them n + (n - 1) + ... + 1 times. So the outer one rewrites
+only the records directly in its branches, and puts an equation `lox_deferred` in place of
+each equation that holds other programs:
 
     cond[branches=(..., { log x             ->  { log x valid=m
                           y = cond[...] x })      y = lox_deferred[cond[...]] m x })
 
-JAX batches the new branches at once, and comes to `lox_deferred` with a trace that runs
-what it meets instead of writing it down. There the inner `cond` is rewritten, with the
-mask `m`, and batched; what is in its own branches is put off in turn. If a second mask
-meets `lox_deferred` before JAX does, both are applied together. So every equation is
-rewritten once for the masks around it, and once for its own.
+JAX batches the new branches right away. It reaches `lox_deferred` with a trace that
+evaluates equations instead of staging them. At that point the inner `cond` is rewritten
+with the mask `m`, and batched; the programs in its own branches are deferred in turn. If a
+second mask meets `lox_deferred` before JAX does, both are applied together. So every
+equation is rewritten once for all masks around it, and once for its own.
 
-Invariant: no `lox_deferred` is left in a finished program. A mask is batched wherever it
-goes, so JAX has to take up every equation that has one as an operand.
+Invariant: no `lox_deferred` is left in a finished program. A mask is batched everywhere, so
+JAX has to evaluate every equation that has a mask as an operand.
 """
 
 from typing import Any
@@ -31,27 +32,28 @@ from lox._rows.collected import Collected
 
 
 def can_defer(eqn: JaxprEqn) -> bool:
-    """Return whether an equation holds programs, and is written down to be run later."""
+    """Return whether an equation holds programs, and JAX is staging it to run it later."""
     return tracing.is_staging() and any(True for _ in equations.jaxprs_in(eqn.params))
 
 
 def defer(interpreter: Any, eqn: JaxprEqn, *args: Any) -> tuple[list, Collected]:
-    """Let the rule of an equation run when a trace takes it up. It must collect nothing."""
+    """Stage an equation whose rule runs once JAX evaluates it. It must collect nothing."""
+    # The arrays of the handler (its masks) become operands, so that JAX batches them, too.
     leaves, tree = jax.tree.flatten(interpreter)
     jaxpr, operands = tracing.as_program(eqn, args)
     return _deferred_p.bind(*leaves, *operands, tree=tree, jaxpr=jaxpr), Collected()
 
 
 class _Deferred(Primitive):
-    """Runs the rule of an equation with an interpreter, unless it is only written down."""
+    """Runs the rule of an equation with an interpreter, unless JAX only stages it."""
 
     multiple_results = True
 
     def bind(self, *args: Any, tree: Any, jaxpr: ClosedJaxpr) -> list:
         if tracing.is_staging():
             return super().bind(*args, tree=tree, jaxpr=jaxpr)
-        # Staged once: what JAX finds in there is then the same program each time, and it
-        # need not batch it anew.
+        # Inside a loop, JAX batches this several times. If it is staged only once, JAX
+        # finds the same program each time, and its caches hit.
         interpreter, *operands = _parts(args, tree)
         return stage_once(_apply, jaxpr, interpreter, *operands).run()[0]
 
@@ -72,7 +74,7 @@ def _deferred(interpreter: Any, eqn: JaxprEqn, *args: Any) -> tuple[list, Collec
 
 
 def _apply(jaxpr: ClosedJaxpr, interpreter: Any, *operands: Any) -> tuple[list, Collected]:
-    """Run the rule of the equation that is all of a program."""
+    """Run the rule of the only equation of a program, as `as_program` made it."""
     (eqn,) = jaxpr.eqns
     env = dict(zip(jaxpr.jaxpr.invars, operands, strict=True))
     args = [atom.val if isinstance(atom, Literal) else env[atom] for atom in eqn.invars]
@@ -80,6 +82,6 @@ def _apply(jaxpr: ClosedJaxpr, interpreter: Any, *operands: Any) -> tuple[list, 
 
 
 def _parts(args: tuple, tree: Any) -> tuple:
-    """Return the interpreter, and the operands of the equation."""
+    """Split operands into the interpreter and the operands of the equation."""
     n = tree.num_leaves
     return jax.tree.unflatten(tree, args[:n]), *args[n:]

@@ -14,7 +14,7 @@ objects that the caller holds:
 
 `nnx.update_context` keeps track of which object is which, so that changes of the graph
 (a new attribute, a returned object) arrive too. lox never imports flax: a program that has
-such an object has imported it already.
+such an object has already imported it.
 """
 
 import dataclasses
@@ -33,8 +33,8 @@ def calls_in_place(call: Callable, fun: Callable, args: tuple, kwargs: dict) -> 
     """Return `call(fun, *args, **kwargs)`, and let `fun` update objects of flax nnx.
 
     Args:
-        call: A transformation applied to a function and its arguments. It calls, or traces,
-            the function, and returns its output on its own or within a pytree.
+        call: A transformation applied to a function and its arguments. It calls or traces
+            the function, and returns its output, alone or in a pytree.
         fun: The function.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
@@ -47,9 +47,11 @@ def calls_in_place(call: Callable, fun: Callable, args: tuple, kwargs: dict) -> 
         return call(fun, *args, **kwargs)
 
     with nnx.update_context(_TAG):
+        # 1. Take the caller's objects apart, into a static graph and a pytree of arrays.
         with nnx.split_context(_TAG) as context:
             graph, state = context.split(objects)
 
+        # 2. Trace this: it works on copies, and returns their new state.
         @ft.wraps(fun)
         def pure(state: Any, rest: list) -> _Output:
             with nnx.merge_context(_TAG, True) as context:
@@ -60,6 +62,7 @@ def calls_in_place(call: Callable, fun: Callable, args: tuple, kwargs: dict) -> 
                 new_graph, new_state = context.split((list(copies), returned))
             return _Output(new_state, others, _Form(new_graph, output_of))
 
+        # 3. Write the new state into the caller's objects, and put the output together.
         def finished(x: Any) -> Any:
             if not isinstance(x, _Output):
                 return x
@@ -73,7 +76,7 @@ def calls_in_place(call: Callable, fun: Callable, args: tuple, kwargs: dict) -> 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Form:
-    """How an output is put together. It equals nothing but itself."""
+    """How to put an output together. It is compared by identity."""
 
     graph: Any
     output_of: Callable[[Sequence[Any], list], Any]
@@ -86,8 +89,8 @@ class _Output:
 
     Attributes:
         state: The state of the objects among the arguments and the outputs.
-        rest: What else is in the output.
-        form: How the two become the output.
+        rest: The other leaves of the output.
+        form: How to make the output of both.
     """
 
     state: Any

@@ -1,20 +1,20 @@
 """Evaluate a program, and hand each of its records to a handler.
 
-Programs are never edited: JAX caches them. They are evaluated once more, equation by
-equation, on whatever arguments there are (arrays, or tracers of a `jit`, `vmap` or `grad`
-around), and what comes out is the program without its records, plus what was collected:
+Programs are never edited, because JAX caches them. They are evaluated once more, equation
+by equation, with the given arguments: arrays, or tracers of a `jit`, `vmap` or `grad`
+around. The result is that of the program without its records, and what was collected:
 
     { lambda ; x. let        interpreter = Interpreter(handler)
-        y = sin x            put off
-        lox_log[a] y         put off, for the handler
-        z = mul y y          put off
-        w = scan[...] z      evaluate what was put off, hand over `a`, run the `scan` rule
+        y = sin x            pending
+        lox_log[a] y         pending, for the handler
+        z = mul y y          pending
+        w = scan[...] z      evaluate what is pending, hand over `a`, run the `scan` rule
       in (w,) }
 
-Equations that hold no record are put off until their outputs are needed, and then
-evaluated together: that is much quicker than one by one, and while JAX is tracing they are
-staged as they are. Records that follow each other are handed over together, so that they
-can share one host call.
+Equations without records stay pending until their outputs are needed, and are then
+evaluated together. That is much quicker than one by one, and while JAX is tracing they are
+staged as they are. Consecutive records are handed over together, so that they can share one
+host call.
 
 Invariant: a record is handed over before any rule runs that comes after it. So the handler
 always meets records in the order of the program.
@@ -59,8 +59,8 @@ class Interpreter(Generic[H]):
     def __call__(self, jaxpr: Program, *args: Any) -> tuple[list, Collected]:
         """Evaluate a program. Logs carry no derivatives, unless the handler wants them.
 
-        A derivative that is infinite would otherwise spoil the gradient of a loop, even
-        though nobody asks for it.
+        Otherwise an infinite derivative of a log would spoil the gradient of a loop, even
+        if the log is not used: zero times infinity is NaN.
         """
         outs, logs = self._evaluate(jaxpr, *args)
         if self.handler.differentiable:
@@ -70,8 +70,8 @@ class Interpreter(Generic[H]):
     def iterate(self, jaxpr: Program, *args: Any) -> tuple[list, Collected]:
         """Evaluate the body of a loop.
 
-        An input that is logged as it is has no derivative to be afraid of, and JAX need
-        not copy it out of the loop as long as it is the input itself.
+        An input that is logged unchanged has a finite derivative. It is not wrapped in
+        `stop_gradient`: JAX recognises an output that is an input, and does not copy it.
         """
         outs, logs = self._evaluate(jaxpr, *args)
         if self.handler.differentiable:
@@ -83,26 +83,26 @@ class Interpreter(Generic[H]):
         return outs, _map_rows(stop, logs)
 
     def stage(self, jaxpr: Program, *args: Any) -> Staged:
-        """Evaluate a program into another one, once for each form of the handler."""
+        """Stage the evaluation of a program, once for each form of the handler."""
         return stage_once(_evaluate, jaxpr, self, *args)
 
     def stage_iteration(self, jaxpr: Program, *args: Any) -> Staged:
-        """Do the same with the body of a loop."""
+        """Stage the evaluation of the body of a loop, see `iterate`."""
         return stage_once(_iterate, jaxpr, self, *args)
 
     def with_handler(self, handler: G) -> "Interpreter[G]":
         return Interpreter(handler)
 
     def after(self, state: Threaded) -> "Interpreter[H]":
-        """Go on with what has been handed on."""
+        """Return the interpreter for what comes next, given the threaded state."""
         return Interpreter(self.handler.after(state))
 
     def on_device(self) -> "Interpreter[H]":
-        """Go on where we are now; inside a `shard_map`, each device by itself."""
+        """Return the interpreter for this place; in a `shard_map`, for each device."""
         return jax.tree.map(sharding.make_varying, Interpreter(self.handler.on_device()))
 
     def trace(self, fun: Callable, *args: Any, **kwargs: Any) -> Traced:
-        """Trace a function so that its records are there for the handler."""
+        """Trace a function with its records, if the handler captures them."""
         with _context.captured() if self.handler.captures else contextlib.nullcontext():
             return trace(fun, *args, **kwargs)
 
@@ -119,8 +119,9 @@ class _Evaluation:
     Attributes:
         handler: The handler for what comes next.
         env: The values of the variables that are still needed.
-        pending: Equations without records that have been put off.
-        records: Records that have been put off; some of `pending` may be theirs.
+        pending: Equations without records that have not been evaluated yet.
+        records: Records that have not been handed over yet. Their operands may come from
+            pending equations.
         collected: What has been collected so far.
     """
 
@@ -144,7 +145,8 @@ class _Evaluation:
             elif eqn.primitive is log_p:
                 self.records.append(eqn)
                 if self.donates:
-                    # What is logged may be given away before the others are.
+                    # A later `jit` may take over the buffer of a value that is logged here,
+                    # so it is read at once.
                     self._catch_up(i + 1)
             else:
                 self._catch_up(i)
@@ -154,9 +156,10 @@ class _Evaluation:
         return outs, Collected.joined(self.collected)
 
     def _catch_up(self, i: int) -> None:
-        """Evaluate what comes before equation `i`, and hand over its records."""
+        """Evaluate what is pending before equation `i`, and hand over the records."""
         logged = {var for eqn in self.records for var in variables(eqn.invars)}
         if self.pending:
+            # Return only what something reads later.
             needed = [
                 var
                 for eqn in self.pending
@@ -167,6 +170,7 @@ class _Evaluation:
             self.env.update(zip(needed, outs, strict=True))
         if self.records:
             self._hand_over(self.records)
+        # Drop values that nothing reads any more, so that their memory is free.
         for eqn in (*self.pending, *self.records):
             for var in variables(eqn.invars):
                 if self.last_use[var] < i:
@@ -175,6 +179,7 @@ class _Evaluation:
 
     def _hand_over(self, eqns: Sequence[JaxprEqn]) -> None:
         """Hand over the records of some equations, and deliver them together."""
+        # Each record sees the state that the one before it leaves behind, such as counts.
         handler, parts = self.handler, []
         for eqn in eqns:
             operands = [self._read_lasting(atom) for atom in eqn.invars]
@@ -186,7 +191,10 @@ class _Evaluation:
             self._collect(part)
 
     def _apply(self, eqn: JaxprEqn) -> None:
-        """Evaluate an equation that holds records, by its rule."""
+        """Evaluate an equation that holds records, by its rule.
+
+        A host call (`lox_emit`) holds records, too; it goes to the handler itself.
+        """
         args = [self._read(atom) for atom in eqn.invars]
         collected = Collected()
         with tracing.context_of(eqn):
@@ -215,7 +223,7 @@ class _Evaluation:
         return atom.val if isinstance(atom, Literal) else self.env[atom]
 
     def _read_lasting(self, atom: Var | Literal) -> Any:
-        """Read what is logged, as an array that stays when its buffer is given away."""
+        """Read a value that is logged, as an array that survives donation of its buffer."""
         if isinstance(atom, Literal):
             return tracing.literal_value(atom)
         x = tracing.plain_array(self.env[atom])
@@ -241,7 +249,7 @@ def _iterate(
 
 
 def _map_rows(fun: Callable[[Any], Any], logs: Collected) -> Collected:
-    """Apply a function to what was logged. Threaded state has no derivatives anyway."""
+    """Apply a function to the arrays of logs, but not to the threaded state."""
     mapped = jax.tree.map(fun, logs.replace(threaded=Threaded()))
     return mapped.replace(threaded=logs.threaded)
 

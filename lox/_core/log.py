@@ -19,7 +19,7 @@ P = ParamSpec("P")
 
 
 def _with_one_mapping(log: Callable[P, logdict]) -> Callable[P, logdict]:
-    """Say what is wrong with `lox.log("loss", loss)` and `lox.log(loss=loss)`."""
+    """Explain what is wrong with `lox.log("loss", loss)` and `lox.log(loss=loss)`."""
 
     @ft.wraps(log)
     def checked(*args: P.args, **kwargs: P.kwargs) -> logdict:
@@ -51,16 +51,16 @@ def log(
 ) -> logdict:
     """Log values, anywhere in a JAX program.
 
-    What becomes of them is decided from outside: `lox.spool` returns them along with
-    the result, `lox.tap` calls a function with them while the program runs, `lox.nolog`
-    and `lox.silent` leave no trace of them. Without any of these they are printed.
+    The caller decides what happens to them: `lox.spool` returns them along with the result,
+    `lox.tap` calls a function with them while the program runs, and `lox.nolog` and
+    `lox.silent` remove them without a trace. Without any of these, they are printed.
 
     Args:
         data: The values by key: numbers, arrays or pytrees of them.
-        tags: One tag or several, to select logs by.
+        tags: One or more tags, by which transformations select logs.
         prefix: Put before each key.
         reduce: How `lox.spool` combines repeated records of these keys, such as
-            `"mean"`. Without it, it keeps every row.
+            `"mean"`. By default it keeps every row.
         **steps: Any other keyword is a step, a named counter such as `step=i`.
 
     Returns:
@@ -92,7 +92,7 @@ def log(
 
 
 def relog(record: Record) -> None:
-    """Log a record once more, where the program is now."""
+    """Log a record here: bind it to `lox_log`, print it, or drop it."""
     state = _context.state()
     if state in ("captured", "searched"):
         bind(log_p, [record])
@@ -103,7 +103,7 @@ def relog(record: Record) -> None:
 def print_with(fun: Callable[[Record], None]) -> None:
     """Let `fun` print the records that nothing collects.
 
-    Printing is a host call, and those are made a layer above this one.
+    Printing is a host call, and host calls are made in `lox._stream`, a layer above.
     """
     global _print
     _print = fun
@@ -113,7 +113,7 @@ _print: Callable[[Record], None]
 
 
 def _checked(data: Any, prefix: str) -> dict[str, Any]:
-    """The values by their full keys, or an error if they cannot be logged."""
+    """Return the values by their full keys, or raise if they cannot be logged."""
     if not isinstance(data, Mapping):
         raise TypeError(
             "`lox.log` takes a mapping from keys to values, such as "
@@ -129,7 +129,7 @@ def _checked(data: Any, prefix: str) -> dict[str, Any]:
         if RESERVED in prefix + key:
             raise ValueError(
                 f"The key {prefix + key!r} holds a null character, which lox keeps for "
-                "itself. Use another one."
+                "itself. Use another key."
             )
         if _is_loggable(value):
             continue
@@ -145,9 +145,9 @@ def _checked(data: Any, prefix: str) -> dict[str, Any]:
 
 
 def loggable(logs: Mapping[str, Any], steps: Mapping[str, Any] = {}) -> logdict:
-    """Logs that are there already with arrays only, or an error if they are not logs.
+    """Return finished logs with arrays only, or raise if they are not logs.
 
-    Each of their rows gets the steps, in place of those with the same name.
+    Each of their rows gets the steps, which replace those with the same name.
     """
     if not isinstance(logs, Mapping):
         raise TypeError(
@@ -179,6 +179,7 @@ def steps_of(steps: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def names_in(given: str | Iterable[str], what: str) -> tuple[str, ...]:
+    """Return one string or several as a tuple, or raise and name the option."""
     if not isinstance(given, Iterable):
         raise TypeError(f"`{what}` takes a string or several, not {_kind(given)}.")
     names = (given,) if isinstance(given, str) else tuple(given)
@@ -193,13 +194,13 @@ def _is_loggable(x: Any) -> bool:
 
 
 def _strong(name: str, x: Any) -> Any:
-    """The same value without a weak type: carries and branches must match."""
+    """Return the same value without a weak type: carries and branches must match."""
     if isinstance(x, jax.Array):
         return jnp.asarray(x, x.dtype) if jax.typeof(x).weak_type else x
     if not _is_loggable(x):
         return jax.tree.map(ft.partial(_strong, name), x)
     if not isinstance(x, int):
-        copy = np.array(x)  # which nobody changes later
+        copy = np.array(x)  # the user may change the original in place later
         return copy.astype(jax.dtypes.canonicalize_dtype(copy.dtype), copy=False)
     dtype = jnp.result_type(type(x))
     try:

@@ -8,21 +8,21 @@
         y = mul h' h'
       in (y,) }
 
-It is linear. Its derivative is the same primitive on the tangent, and this one is marked:
+It is linear. Its derivative is the same primitive on the tangent, marked with
 `tangent=True`. Reverse mode transposes it, and the transpose of an identity is an identity
-on the cotangent, which logs what passes. So there is one record for each time that the
-backward pass comes by, in its order, wherever JAX takes the program: out of a loop, into a
-block that is computed again, over devices. The record is then like any other, and belongs
-to whatever is around `grad`.
+on the cotangent, which logs what passes. So there is one record each time the backward pass
+comes by, in its order, wherever JAX takes the program: out of a loop, into a block that is
+computed again, across devices. From then on it is a record like any other, for the
+transformations around `grad`.
 
 Why not a `custom_vjp`? It has no forward mode. And why the mark? `jvp` of a gradient, as
 in `hessian`, differentiates the primitive on the tangent once more, and so does `grad` of
-a `jvp`. What flows back there is the cotangent of a tangent, not of `h`: a marked
-primitive has a plain identity as its derivative.
+a `jvp`. What flows back there is the cotangent of a tangent, not of `h`. So the derivative
+of a marked primitive is a plain identity.
 
-The primitive has no effect. In a program that nobody differentiates it vanishes when it is
-lowered, and it does not keep alive what is not used. So it is not seen by looking at
-effects, as records are. The mask of a vmapped `cond`, which has to see it, asks
+The primitive has no effect. In a program that is not differentiated, it vanishes when the
+program is lowered, and it keeps nothing alive that is not used. So it cannot be found by
+its effect, as records are. The mask of a vmapped `cond`, which has to find it, asks
 `may_hold_records`.
 """
 
@@ -58,18 +58,18 @@ def log_grad(
 ) -> T:
     """Log the cotangent of a value: the gradient of the loss with respect to it.
 
-    It returns `value`, and what you compute with the result is what the cotangent is of.
-    The record appears when the backward pass comes to this place, once, after those of
-    everything that was computed later. From then on it is a record like those of
+    It returns `value`. The cotangent is that of everything you compute from the returned
+    value. It is logged once, when the backward pass reaches this point, after the
+    cotangents of everything that was computed later. The record is then like those of
     `lox.log`, for the transformations around `jax.grad`. Without a gradient there is no
     record, and no cost.
 
     Args:
         value: An array of floats, or a pytree of them.
         key: The key to log the cotangent under.
-        tags: One tag or several, to select logs by.
+        tags: One or more tags, by which transformations select logs.
         reduce: How `lox.spool` combines repeated records of this key.
-        **steps: Any other keyword is a step. It has the value of the forward pass.
+        **steps: Any other keyword is a step, with its value in the forward pass.
 
     Returns:
         `value`, unchanged.
@@ -80,7 +80,7 @@ def log_grad(
         ...         return lox.log_grad(jnp.tanh(w * h), "h"), None
         ...     return jax.lax.scan(layer, xs, w)[0].sum()
         >>> slope, logs = lox.spool(jax.grad(loss))(jnp.ones(3), jnp.ones(2))
-        >>> logs["h"].shape  # of the last layer first
+        >>> logs["h"].shape  # the last layer comes first
         (3, 2)
         >>> print(logs["h"][0])
         [1. 1.]
@@ -134,13 +134,14 @@ log_grad_p.multiple_results = True
 def _bind(record: Record, *, tangent: bool = False) -> list:
     """Return the values of a record; the cotangents of the results will be logged."""
     leaves, form = jax.tree.flatten((record,))
-    # The hash of `form` does not tell keys apart, and JAX caches by the parameters.
+    # JAX caches by the parameters, and the hash of `form` does not depend on the keys.
     return log_grad_p.bind(*leaves, form=form, keys=record.keys, tangent=tangent)
 
 
 def _parts(args: Sequence[Any], form: Any) -> tuple[list, list]:
     """Return the values, and the other operands: steps and masks."""
-    # By number: JAX's symbolic zeros, among others, are pytrees without leaves.
+    # Count the leaves instead of unflattening `args`: some of these, such as JAX's symbolic
+    # zeros, are pytrees without leaves.
     positions = jax.tree.unflatten(form, range(form.num_leaves))[0]
     number = len(jax.tree.leaves(positions.values))
     return list(args[:number]), list(args[number:])
@@ -172,8 +173,8 @@ def _jvp(
     moving, _ = _parts(tangents, form)
     if tangent:
         return outs, moving
-    # All values of a record are logged together. So one that does not depend on what is
-    # differentiated has a tangent as well, of zeros: then it has a cotangent.
+    # All values of a record are logged together. So even a value that does not depend on
+    # what is differentiated gets a tangent, of zeros, and with it a cotangent.
     moving = [ad.instantiate_zeros(x) for x in moving]
     _, others = _parts(primals, form)
     return outs, log_grad_p.bind(*moving, *others, form=form, tangent=True, **params)
@@ -191,7 +192,7 @@ def _transpose(
     logged = [_strong(ad.instantiate_zeros(ct)) for ct in cotangents]
     (record,) = jax.tree.unflatten(form, [*logged, *others])
     relog(record)
-    # A zero stays symbolic: the pass need not go on with it.
+    # A symbolic zero stays symbolic, so that the backward pass can stop here.
     pairs = zip(values, cotangents, strict=True)
     back = [ct if ad.is_undefined_primal(x) else None for x, ct in pairs]
     return [*back, *[None] * len(others)]

@@ -15,7 +15,7 @@ def nolog(fun: Callable[P, R]) -> Callable[P, R]:
         fun: Any JAX function.
 
     Returns:
-        The function `fun` would be without its calls of `log`.
+        A function that does what `fun` would do without its calls of `log`.
 
     Example:
         >>> @lox.nolog

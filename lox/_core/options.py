@@ -1,4 +1,4 @@
-"""What `spool` and `tap` share: their options, and how they come to the records."""
+"""What `spool` and `tap` share: how they check options, and trace a function."""
 
 import pathlib
 import sys
@@ -17,6 +17,7 @@ from lox._core.staging import Traced
 
 
 def selection(given: str | Iterable[str] | None, what: str) -> frozenset[str] | None:
+    """Return the keys or tags to select as a set. None: all."""
     return None if given is None else frozenset(names_in(given, what))
 
 
@@ -38,7 +39,7 @@ def check_positive(**numbers: Any) -> None:
 def listening(
     transformation: str, handler: Collect, fun: Callable, *args: Any, **kwargs: Any
 ) -> tuple[Traced, Collect]:
-    """Trace a function for a transformation, and prepare its handler for what it logs."""
+    """Trace a function for a transformation, and prepare the handler for its records."""
     traced = Interpreter(handler).trace(fun, *args, **kwargs)
     check(traced.jaxpr.jaxpr)
     records = list(records_in(traced.jaxpr))
@@ -65,7 +66,7 @@ def _warn_of_no_match(
 
 
 def _frames_of_lox() -> int:
-    """Count the calls of lox above the user's line, which a warning names."""
+    """Count the frames of lox above the user's line, so that a warning names that line."""
     folder, frame, number = pathlib.Path(__file__).parents[1], sys._getframe(1), 0
     while frame is not None and folder in pathlib.Path(frame.f_code.co_filename).parents:
         frame, number = frame.f_back, number + 1

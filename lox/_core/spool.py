@@ -33,41 +33,41 @@ def spool(
     when: Callable[[logdict], Any] | None = None,
     differentiable: bool = False,
 ) -> Callable[P, tuple[R, logdict]]:
-    """Make `fun` also return what it logs.
+    """Make `fun` return its logs along with its output.
 
-    A key that is logged once has the shape it was logged with. One that is logged
-    several times, or in a loop, has a leading time axis: one row a record, in the order
-    of execution. Where some rows may not have been logged, because a branch was not
-    taken, `logs.valid[key]` says which were.
+    A key that is logged once keeps the shape it was logged with. A key that is logged
+    several times, or in a loop, gets a leading time axis with one row per record, in the
+    order of execution. If some rows may not have been logged, because a branch was not
+    taken, `logs.valid[key]` says which ones were.
 
-    Logs carry no derivatives: whatever is logged, the gradients of `fun` stay as they are,
-    and what you compute from the logs has a gradient of zero. If the logs are a part of
-    your loss, use `differentiable=True`.
+    Logs carry no derivatives: they never change the gradients of `fun`, and whatever you
+    compute from them has a gradient of zero. If the logs are part of your loss, use
+    `differentiable=True`.
 
     Args:
         fun: Any JAX function. It may contain `jit`, `scan`, `cond`, `vmap` and `grad`.
             Modules and optimizers of flax nnx among its arguments are updated in place, and
-            so is a `jax.Ref`; of other pytrees it gets copies, as under `jax.jit`.
-        argnames: The key or keys to collect. Others go on to whoever is around.
-        tags: The tag or tags to collect. Given both, both must match.
-        keep_logs: Leave the logs for whoever is around, too.
-        interval: Keep rows 0, k, 2k, ... of each key only.
+            so is a `jax.Ref`. Other pytrees are copied, as under `jax.jit`.
+        argnames: The key or keys to collect. Others are passed on outwards.
+        tags: The tag or tags to collect. With both `argnames` and `tags`, both must match.
+        keep_logs: Pass the collected logs on outwards, too.
+        interval: Keep only rows 0, k, 2k, ... of each key.
         reduce: Combine all rows of a key into one value while the program runs, in
             constant memory: `"mean"`, `"sum"`, `"min"`, `"max"`, `"first"`, `"last"`,
             `"count"`, `"std"`, `"var"`, `"histogram"`, a `lox.Reduction`, or a mapping from
-            key to one of them. It overrides what the calls of `log` ask for.
+            key to one of them. It overrides the `reduce` of the calls of `log`.
         prefix: Put before each key.
-        capacity: How many rows to keep of a loop of unknown length: the last ones, with
-            `logs.valid` for those that exist, and `logs.count` for how many there were.
-        when: Collect a record only if this function of it is true, such as
-            `lambda logs: logs["loss"] > 5` or `lox.nonfinite`. It is asked on the device,
-            for each record and each example; `logs.valid` says where it was true.
-        differentiable: Let the logs carry derivatives, so that a loss can be logged deep
-            inside and added outside: `loss + 0.01 * logs["balance"].sum()`. What is logged
-            in a function with a `custom_jvp` or `custom_vjp` rule still carries none.
+        capacity: How many rows to keep of a loop of unknown length. The last ones are kept;
+            `logs.valid` says which of them exist, and `logs.count` how many there were.
+        when: Collect a record only if this function returns true for it, such as
+            `lambda logs: logs["loss"] > 5` or `lox.nonfinite`. It runs on the device, for
+            each record and each example; `logs.valid` says where it was true.
+        differentiable: Let the logs carry derivatives, so that you can log a loss deep
+            inside and add it outside: `loss + 0.01 * logs["balance"].sum()`. Logs in a
+            function with a `custom_jvp` or `custom_vjp` rule still carry none.
 
     Returns:
-        A function returning the pair of `fun`'s output and a `logdict`.
+        A function that returns a pair: the output of `fun` and a `logdict`.
 
     Example:
         >>> def f(xs):
@@ -108,7 +108,7 @@ def spool_into(
     *args: Any,
     **kwargs: Any,
 ) -> tuple[Any, Any]:
-    """Call `fun`, and return what it logs in a form that is made of the entries."""
+    """Call `fun`, and return its output and `form(entries)`, made from what it logs."""
     traced, handler = listening("lox.spool", handler, fun, *args, **kwargs)
     outs, logs = Interpreter(handler).on_device()(traced.jaxpr, *traced.args)
     return traced.output(outs), form(handler.finished(logs))
@@ -121,7 +121,7 @@ def _logs(prefix: str, entries: dict[str, Rows]) -> logdict:
 
 
 def _arrays(value: Any) -> Any:
-    """Return a value whose constants, too, are arrays of JAX."""
+    """Return a value in which constants are JAX arrays, too."""
     return jax.tree.map(lambda x: x if isinstance(x, jax.Array) else jnp.asarray(x), value)
 
 

@@ -1,4 +1,15 @@
-"""Trace a function into a program that can be put into an equation."""
+"""Trace functions into programs, for the equations that rules build.
+
+There are two ways, for two purposes:
+
+    stage(fun, *args)    `fun` becomes a program of all leaves of `args`. Rules use it for
+                         the body of a new loop or branch: everything in `args` is traced.
+    trace(fun, *args)    `fun` is the user's function. Only arrays are traced. Other leaves,
+                         such as strings, stay what they are, in the arguments and outputs.
+
+Both return the program together with what is needed to call it and to put its outputs back
+together. `stage_once` remembers: see there why that matters.
+"""
 
 import dataclasses
 import functools as ft
@@ -20,7 +31,13 @@ Program = ClosedJaxpr | Jaxpr
 
 @dataclasses.dataclass(frozen=True)
 class Staged:
-    """A function traced into a program, to be called with the leaves of its arguments."""
+    """A function traced into a program, to be called with the leaves of its arguments.
+
+    Attributes:
+        jaxpr: The program.
+        shape: What the function returns, with abstract arrays.
+        leaves: The leaves of the arguments that it was staged for.
+    """
 
     jaxpr: ClosedJaxpr
     shape: Any
@@ -32,7 +49,7 @@ class Staged:
         return self.output([np.asarray(x) if isinstance(x, bool) else x for x in outs])
 
     def run(self) -> Any:
-        """Evaluate it with the inputs that it was staged for."""
+        """Evaluate the program with the arguments that it was staged for."""
         return self(*self.leaves)
 
     def output(self, outs: Sequence[Any]) -> Any:
@@ -40,29 +57,29 @@ class Staged:
 
 
 def stage(fun: Callable, *args: Any) -> Staged:
-    """Trace a function with arguments of this form."""
+    """Trace a function with arguments like these."""
     jaxpr, shape = jax.make_jaxpr(fun, return_shape=True)(*args)
     return Staged(jaxpr, shape, jax.tree.leaves(args))
 
 
 def stage_once(fun: Callable, jaxpr: Program, *args: Any) -> Staged:
-    """Stage `fun(jaxpr, *args)`, or recall what became of it before.
+    """Stage `fun(jaxpr, *args)`, or return what an earlier call staged.
 
-    A rule asks several times what a program logs: to find out what a loop must carry,
-    how many rows there are, and for the loop itself. If each question were a new
-    interpretation, one of a nest of loops would take time exponential in its depth.
+    A rule asks several times what a program logs: to find out what a loop must carry, how
+    many rows there are, and for the loop itself. If it interpreted the program anew each
+    time, tracing nested loops would take time exponential in their depth.
 
-    JAX has a cache for this, that of `jit`. It goes by the function, the structure of the
-    arguments (so by the form of a handler), the types of all arrays in them, and whatever
-    else a trace depends on: the mesh, axis names, the user context. So there is one
-    jitted function for each program, kept as long as the program.
+    The cache of `jax.jit` is right for this. Its key holds the function, the structure of
+    the arguments (and so the form of a handler), the types of all arrays, and everything
+    else that a trace depends on: the mesh, axis names, the user context. So there is one
+    jitted function per program and `fun`, kept as long as the program lives.
     """
     if any(isinstance(x, Tracer) for x in close(jaxpr).consts):
-        # They belong to the trace that we are in, and the result would, too.
+        # These tracers belong to the current trace, and so would a remembered result.
         return stage(lambda *args: fun(jaxpr, *args), *args)
     functions = _functions.setdefault(jaxpr, {})
     if fun not in functions:
-        reference = weakref.ref(jaxpr)  # or the function would keep its own key alive
+        reference = weakref.ref(jaxpr)  # a strong one would keep the key alive forever
         functions[fun] = jax.jit(lambda *args: fun(reference(), *args))
     traced = functions[fun].trace(*args)
     return Staged(traced.jaxpr, traced.out_info, jax.tree.leaves(args))
@@ -73,9 +90,10 @@ _functions = weakref.WeakKeyDictionary()
 
 
 def alike(branches: Sequence[Staged], index: Any) -> Sequence[Staged]:
-    """The branches of a `cond`, their outputs of one type as to what devices differ in.
+    """Return the branches of a `cond` with outputs that vary over the same mesh axes.
 
-    They differ, too, where devices take different branches.
+    In a `shard_map`, JAX wants all branches to agree on which outputs differ from device to
+    device. If devices take different branches, all outputs do.
     """
     taken = sharding.varying_axes(index)
     each = [[sharding.varying_axes(aval) for aval in b.jaxpr.out_avals] for b in branches]
@@ -91,6 +109,7 @@ def alike(branches: Sequence[Staged], index: Any) -> Sequence[Staged]:
 
 
 def split(xs: Sequence[Any], *sizes: int) -> tuple[list, ...]:
+    """Split a sequence into parts of these sizes, and the rest."""
     parts, start = [], 0
     for size in sizes:
         parts.append(list(xs[start : start + size]))
@@ -99,9 +118,14 @@ def split(xs: Sequence[Any], *sizes: int) -> tuple[list, ...]:
 
 
 def carry_predicate(params: dict[str, Any]) -> dict[str, Any]:
-    """Return the same `while` with a predicate that is carried in front.
+    """Return the parameters of the same `while`, with the predicate carried in front.
 
-    It is asked before the loop, and at the end of each iteration.
+        while cond(carry):           running = cond(carry)      (up to the caller)
+            carry = body(carry)  ->  while running:
+                                         carry = body(carry)
+                                         running = cond(carry)
+
+    So the logs of the predicate are logs of the body, and its value is there for a mask.
     """
     sizes = params["cond_nconsts"], params["body_nconsts"]
     cond, body = params["cond_jaxpr"], params["body_jaxpr"]
@@ -120,7 +144,7 @@ def carry_predicate(params: dict[str, Any]) -> dict[str, Any]:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Held:
-    """A program as an argument, told apart from others by what it is, not by its form."""
+    """A program as a static argument. JAX compares programs by identity."""
 
     jaxpr: ClosedJaxpr = dataclasses.field(metadata={"static": True})
 
@@ -144,7 +168,13 @@ def _first(body: ClosedJaxpr, running: Any, carry: list) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-    """A function traced with some arguments."""
+    """A function traced with some arguments.
+
+    Attributes:
+        jaxpr: The program.
+        args: The arrays among the arguments, which the program takes.
+        output: Turns the outputs of the program into what the function returns.
+    """
 
     jaxpr: ClosedJaxpr
     args: list
@@ -152,7 +182,7 @@ class Traced:
 
 
 def trace(fun: Callable, *args: Any, **kwargs: Any) -> Traced:
-    """Trace `fun`. Arrays are traced as by `jit`, everything else stays what it is."""
+    """Trace `fun`. Arrays are traced as by `jit`; everything else stays what it is."""
     leaves, treedef = jax.tree.flatten((args, kwargs))
     at = [i for i, leaf in enumerate(leaves) if is_array(leaf)]
     result: list = []
@@ -164,7 +194,8 @@ def trace(fun: Callable, *args: Any, **kwargs: Any) -> Traced:
         args, kwargs = jax.tree.unflatten(treedef, merged)
         outs, out_tree = jax.tree.flatten(fun(*args, **kwargs))
         traced = [isinstance(leaf, Tracer) for leaf in outs]
-        # What does not depend on the trace is returned as the object that it is.
+        # An output that is no tracer does not depend on the arrays. It never enters the
+        # program, and the same object is returned.
         result[:] = (
             [None if t else x for t, x in zip(traced, outs, strict=True)],
             traced,

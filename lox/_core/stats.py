@@ -1,4 +1,4 @@
-"""`stats`: an array in a few numbers, made on the device."""
+"""`stats`: describe an array by a few numbers, computed on the device."""
 
 from typing import Any
 
@@ -7,16 +7,18 @@ import jax.numpy as jnp
 
 
 def stats(x: Any) -> dict[str, jax.Array]:
-    """Describe an array by a few numbers, on the device, to log them instead of it.
+    """Describe an array by a few numbers, so that you can log these instead of the array.
+
+    They are computed on the device.
 
     Args:
-        x: An array of real numbers, of any shape but empty.
+        x: An array of real numbers, of any shape but not empty.
 
     Returns:
         `mean`, `std`, `rms` (root mean square), `min` and `max`, which are not finite if
-        a value is not, `zeros`, the share of values that are 0, and `nonfinite`, the share
-        of those that are not finite. Logged under `"h"`, loggers and tables call them
-        `h/mean`, `h/std` and so on.
+        any value is not; `zeros`, the share of values that are 0; and `nonfinite`, the
+        share of values that are not finite. If you log them under `"h"`, loggers and tables
+        call them `h/mean`, `h/std` and so on.
 
     Example:
         >>> def f(x):
@@ -28,7 +30,7 @@ def stats(x: Any) -> dict[str, jax.Array]:
     """
     values = _real(x)
     largest = jnp.abs(values).max()
-    # Squares may be too large for their dtype, or too small, where the values are not.
+    # Squares may overflow or underflow where the values do not, so scale the values first.
     scale = jnp.where(jnp.isfinite(largest) & (largest > 0), largest, 1)
     scaled = values / scale
     mean = scaled.mean()

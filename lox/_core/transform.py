@@ -1,4 +1,12 @@
-"""Transformations of functions: what is jitted already stays jitted."""
+"""Apply a transformation to a function; a jitted function stays jitted.
+
+A transformed function is jitted with the options of the original one. It is kept by the
+function and the options of the transformation, so the second call here compiles nothing:
+
+    f = jax.jit(...)
+    lox.spool(f)(x)
+    lox.spool(f)(x)
+"""
 
 import functools as ft
 import weakref
@@ -14,12 +22,12 @@ from lox._jax import equations
 def transformed(
     fun: Callable, transform: Callable, options: Hashable, *given: Any
 ) -> Callable:
-    """`transform(*given, fun, *args)` as a function, jitted and cached if `fun` is.
+    """Return `transform(*given, fun, *args)` as a function, jitted and cached if `fun` is.
 
     Args:
         fun: Any function.
-        transform: What to do with it.
-        options: What tells transformations of the same jitted function apart.
+        transform: The transformation, which calls or traces `fun`.
+        options: The options of the transformation, by which jitted functions are cached.
         *given: Arrays that the transformation uses.
     """
     if isinstance(fun, equations.Jitted):
@@ -37,7 +45,7 @@ def _jitted_like(
 ) -> Callable:
     jitted = _transformed.setdefault(fun, {})
     if options not in jitted:
-        # Kept as long as `fun` lives: it must not keep `fun` alive.
+        # The result is kept as long as `fun` lives, so it must not keep `fun` alive.
         reference = weakref.ref(fun)
 
         def called(*args, **kwargs):
@@ -46,7 +54,7 @@ def _jitted_like(
 
         called.__name__ = called.__qualname__ = fun.__name__
         if len(jitted) >= _MOST:
-            del jitted[next(iter(jitted))]
+            del jitted[next(iter(jitted))]  # the oldest
         jitted[options] = jax.jit(called, **equations.jit_options(fun))
     call = ft.partial(jitted[options], **{_GIVEN: given}) if given else jitted[options]
 
@@ -59,8 +67,9 @@ def _jitted_like(
     return wrapped
 
 
-# The name by which a jitted function is given what its transformation uses.
+# The keyword by which a jitted function gets the arrays that its transformation uses. No
+# function of the user's has a keyword of this name.
 _GIVEN = "\0given"
-# How many programs are kept of one function. Each new callback makes another.
+# How many programs are kept per function. Each new callback makes another one.
 _MOST = 32
 _transformed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()

@@ -1,11 +1,11 @@
-"""`when`: which records are collected is decided on the device, by their values.
+"""`when`: decide on the device which records to collect, by their values.
 
     lox.tap(f, callback, when=lox.nonfinite)
     lox.tap(f, callback, when=lambda logs: logs["loss"] > 5)
 
-The condition becomes part of the mask of a record, as if the call of `log` stood in a
-`cond`. So all that follows from masks follows here: no host call is made where no example
-has logged, and a reduction leaves out the rows that do not count.
+The condition becomes part of the mask of a record, as if the call of `log` were inside a
+`cond`. Everything else follows from masks: the host is not called if no example has logged,
+and reductions leave out masked rows.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from lox._core.record import Record, listed
 from lox._logdict.logdict import logdict
 from lox._rows.rows import Where
 
-# From a record of one example to whether it is collected.
+# Takes the record of one example, and returns whether to collect it.
 Condition = Callable[[logdict], Any]
 
 
 def nonfinite(logs: logdict) -> jax.Array:
-    """Tell whether a record holds a NaN or an infinity in any of its values.
+    """Return whether any value of a record holds a NaN or an infinity.
 
-    It is meant for the option `when` of `lox.tap` and `lox.spool`.
+    Use it as the option `when` of `lox.tap` and `lox.spool`.
 
     Args:
         logs: The record of one example.
@@ -64,6 +64,7 @@ def only_when(condition: Condition, record: Record, where: Where) -> Record:
     def holds(values: tuple, steps: dict[str, Any]) -> jax.Array:
         return _asked(condition, dict(zip(record.keys, values, strict=True)), steps, where)
 
+    # The condition is written for one example. keep: (*batch,)
     for _ in record.batch:
         holds = jax.vmap(holds)
     keep = holds(record.values, record.steps)

@@ -1,25 +1,26 @@
 """Rows that wait on the device until there are enough of them for one host call.
 
 A host call costs microseconds however little it brings, so `tap(batch=k)` sends k rows at
-once. A loop of known length needs no buffer for that: it is cut into chunks of so many
-iterations, and what a chunk collects is sent at its end (see `lox._core.rules.loops`).
+once. A loop of known length needs no buffer for that: it is cut into chunks of iterations,
+and what a chunk collects is sent at its end (see `lox._core.rules.loops`).
 
-Where it is not known how many rows an iteration logs, because there is a `while` inside or
-around, rows are put into a buffer with a ring for each group of keys, the same one that
-`spool` has for such loops (see `lox._rows.loop_carry`). It is threaded state: it goes along
-the carries of loops and out of branches, wherever the program goes.
+If an iteration logs an unknown number of rows, because there is a `while` inside or around,
+rows go into a buffer with a ring for each group of keys. `spool` uses the same buffer for
+such loops (see `lox._rows.loop_carry`). It is threaded state: rules carry it through loops
+and branches.
 
     capacity 3             a             b
     log a, log b, log a    [a0 a1 __]    [b0 __ __]
-    log a                  [a0 a1 a2]    [b0 __ __]    full: send both, then
-                           [__ __ __]    [__ __ __]    go on
-    the outermost loop ends: flush, that is, send what is there
+    log a                  [a0 a1 a2]    [b0 __ __]    full: send both, then empty both
+                           [__ __ __]    [__ __ __]
+    the outermost loop ends: flush, that is, send what is left
 
-Invariant: after each row that is added, every ring has room for one more. So a ring never
-overwrites a row that has not been sent, and its rows are in order as they stand.
+Invariant: after a row has been added and a full buffer sent, every ring has room for one
+more row. So a ring never overwrites a row that has not been sent, and never wraps around:
+its rows are in order.
 
-Under `vmap` one host call brings the rows of all examples. It is made as soon as one of
-them has no room left, which is the question that `any_example` asks.
+Under `vmap`, one host call brings the rows of all examples. It is made as soon as the ring
+of any example is full, which `any_example` finds out.
 """
 
 from typing import Any
@@ -36,10 +37,10 @@ from lox._rows.collected import Collected
 
 
 def any_example(condition: Any) -> jax.Array:
-    """Return whether a condition holds for any of the examples of the `vmap`s around.
+    """Return whether a condition holds for any example of the `vmap`s around.
 
-    So one host call brings the rows of all of them. An effect shows the question to whoever
-    masks what is logged: an example that has finished has no say.
+    It is a primitive with an effect, so that handlers that mask records find it and mask
+    its condition: an example that has finished does not count.
     """
     return _any_example_p.bind(condition)
 

@@ -1,7 +1,13 @@
-"""Callbacks of programs: made on a thread of their own, apart from those of JAX.
+"""The callback thread: it runs the callbacks of programs, so that JAX's threads do not.
 
-What reaches the host is put into a queue, and the program goes on. So a callback may use
-JAX, sleep, or log.
+    thread of JAX                      callback thread
+    host call: call_soon(packet)
+      put it into the queue   ------>  take it out, call the callback
+    the program continues
+
+So a callback may use JAX, sleep or log. The queue is bounded: if callbacks are too slow,
+the program waits. If a callback raises, the next host call of its listener stops the
+program, or else the next wait (`barrier`, or the end of a tapped function) raises.
 """
 
 import atexit
@@ -22,8 +28,9 @@ from lox_host.host_logger import settle
 from lox_host.process_exit import wait_at_exit
 from lox_host.worker import Worker
 
-# A callback that runs a program may itself wait for a host call that waits for room in the
-# queue. Where that cannot be seen, the patience ends it.
+# A callback may run a program with host calls. If these wait for room in the queue, and the
+# callback for them, nothing moves. lox sees this in most cases; in the others, waiting for
+# room ends after `patience` seconds.
 callback_thread = Worker(
     "lox",
     max_calls=1000,
@@ -32,7 +39,7 @@ callback_thread = Worker(
     patience=1.0,
     waits_for_others=host_call.is_in_program,
 )
-# How many seconds to wait for a callback when the process ends.
+# How many seconds to wait for a callback at the end of the process.
 PATIENCE = 30.0
 _failures = Failures()
 # The listener whose callback is being called, if any.
@@ -48,14 +55,14 @@ def start_callbacks() -> None:
 def call_soon(
     listener: Hashable, callback: Callable[[Packet], None], packet: Packet
 ) -> None:
-    """Have a callback called with a packet, for a listener that `str` names in messages.
+    """Queue a call of a callback with a packet. Messages name the listener by its `str`.
 
-    If an earlier callback of the listener failed, this raises, to stop the program.
+    If an earlier callback of the listener failed, raise its error, to stop the program.
     """
     if packet.layout.stoppable and _end.is_given_up:
         raise RuntimeError(f"{listener} does not return, and the process ends.")
     if packet.layout.stoppable and (failure := _failures.unreported(listener)):
-        # Up to here, what is in the queue for the listener is left out.
+        # Skip what is already queued for the listener, but nothing that comes after.
         callback_thread.submit(lambda: _failures.unmute(listener))
         raise failure.report()
     callback_thread.submit(lambda: _call(listener, callback, packet), packet.nbytes)
@@ -72,10 +79,10 @@ def _call(listener: Hashable, callback: Callable[[Packet], None], packet: Packet
 def barrier() -> None:
     """Wait until everything that has been logged so far is delivered.
 
-    The callbacks of `lox.tap` run on a thread of their own, some time after the program
-    has logged, and so do the back ends of loggers. If one of them raised, so does this. As
-    `jax.effects_barrier`, it waits for what this thread has started; other threads have a
-    barrier of their own.
+    The callbacks of `lox.tap` and the back ends of loggers run on separate threads, some
+    time after the program has logged. If one of them raised an error, `barrier` raises it.
+    Like `jax.effects_barrier`, it waits for what the current thread has started; other
+    threads need to call it themselves.
 
     Example:
         >>> heard = []
@@ -90,7 +97,7 @@ def barrier() -> None:
 
 
 def awaited(fun: Callable, listener: Hashable = None) -> Callable:
-    """Let a function return after its callbacks, unless it is being traced."""
+    """Make a function wait for its callbacks before it returns, unless it is traced."""
 
     @ft.wraps(fun)
     def waiting(*args, **kwargs):
@@ -119,9 +126,9 @@ def _wait_for_programs(listener: Hashable) -> None:
 
 
 def _wait_for_callbacks(listener: Hashable, *, was_stopped: bool) -> None:
-    """Wait for the callbacks, and raise what they raised.
+    """Wait for the callbacks, and raise the first error of one.
 
-    What stopped the program is raised in place of what JAX says.
+    If a callback has stopped the program, its error replaces the one that JAX raises.
     """
     is_other = not callback_thread.is_current()
     if is_other and _wait_for_call(_wait_for_programs_of_callbacks):
@@ -132,22 +139,23 @@ def _wait_for_callbacks(listener: Hashable, *, was_stopped: bool) -> None:
 
 
 def _wait_for_call(call: Callable[[], bool]) -> bool:
-    """Make a call on the callback thread, after all that waits there."""
+    """Make a call on the callback thread, after everything that is queued there."""
     future = callback_thread.request(call)
     while not _end.is_given_up:
         try:
             return future.result(0.1)
         except TimeoutError:
-            if future.done():  # it is the call that raised this
+            if future.done():  # the call itself raised a `TimeoutError`
                 raise
     return False
 
 
 def _wait_for_programs_of_callbacks() -> bool:
-    """On the callback thread, wait for programs of callbacks, and say if there were any."""
+    """Wait for programs that callbacks have started, and return whether there were any."""
     if not callback_thread.is_current() or not host_call.has_started_programs():
         return False
-    # They send packets to the queue, which nobody empties in the meantime.
+    # These programs may send packets, and this thread, which empties the queue, waits here.
+    # So the queue must not be bounded.
     with callback_thread.unbounded():
         try:
             jax.effects_barrier()
@@ -193,7 +201,7 @@ class _End:
             self._is_waiting.clear()
 
     def stop(self) -> None:
-        """Do the same, and end the thread of callbacks."""
+        """Wait for all programs and callbacks, and end the callback thread."""
         try:
             self.wait()
         except KeyboardInterrupt:
@@ -220,5 +228,5 @@ class _End:
 
 _end = _End()
 wait_at_exit(_end.wait)
-# JAX must not be in use when the process ends: a thread that is in it would abort it.
+# A thread that is inside JAX when the interpreter shuts down would abort the process.
 atexit.register(_end.stop)

@@ -1,4 +1,4 @@
-"""From a packet to the logs that the callback of `tap` is called with.
+"""Turn packets into the logs that the callback of `tap` is called with.
 
 A packet holds deliveries: rows of some keys, for all examples of the `vmap`s around. The
 callback is called for each example that logged, with its rows and its index:
@@ -6,9 +6,9 @@ callback is called for each example that logged, with its rows and its index:
     delivery   loss  float32[3]       ->   {"loss": 0.5}   example=0
                valid [1 0 1]               {"loss": 0.7}   example=2
 
-This is on the way of every record, so it is quick: how the logs are made of the arrays is
-worked out once for each layout, values are views of the packet, and steps are read when
-somebody asks for them.
+Every record passes through here, so it has to be quick. A `Decoder` works out once per
+layout how the logs are made from the arrays. Values are views of the packet, and steps are
+only read when the callback uses them.
 """
 
 import dataclasses
@@ -38,18 +38,20 @@ def unpacked(packet: Packet, prefix: str) -> Iterator[logdict]:
 class Decoder:
     """Makes the logs of one delivery from the arrays of a packet.
 
-    This is `jax.tree.unflatten`, with all that is known before taken out of it.
+    It does what `jax.tree.unflatten` does, with everything that is known beforehand
+    computed only once.
 
     Attributes:
         keys: The keys.
-        values: The slots of the leaves of the values.
-        slots: The slots of the leaves of the logs, those of the values first.
-        tree: The structure of a list of the values. None: each is an array.
+        values: The slots of all leaves of the values.
+        slots: The slots of all leaves of the logs, those of the values first.
+        tree: The structure of the list of values. None: each value is one array.
         form: The structure of the logs.
-        valid: The slot that says which examples logged. None: all of them.
-        batch: Sizes of the axes that the examples are along.
-        masks: The slots that say which rows of a key have been logged. None: all of them.
-        is_plain: Whether each value is an array, and a row of it one record.
+        valid: The slot of the mask that says which examples logged. None: all of them did.
+        batch: The sizes of the axes of examples.
+        masks: For each key, the slot of the mask that says which of its rows were logged.
+            None: all of them were.
+        is_plain: Whether each value is one array, without batch axes inside the rows.
     """
 
     keys: Sequence[str]
@@ -86,7 +88,7 @@ class Decoder:
         return self.valid is None and not self.batch
 
     def decode(self, arrays: Sequence[np.ndarray]) -> logdict:
-        """Return the logs of a delivery that is not of a batch."""
+        """Return the logs of a delivery without examples."""
         values = [slot.read(arrays) for slot in self.values]
         return self._logs(values, lambda: self._read(arrays).rows())
 
@@ -97,6 +99,8 @@ class Decoder:
         masks = [None if slot is None else slot.read(arrays) for slot in self.masks]
         complete = self._have_all_rows(masks)
         examples = np.argwhere(np.broadcast_to(valid, self.batch))
+        # Three ways, the quickest first: views if nothing is masked; masks applied to the
+        # values if these are plain arrays; or else all that `logdict.compact` does.
         for index in map(tuple, examples.tolist()):
             own_values = [x[(*index, ...)] for x in values]
             rows = lambda index=index: self._read_example(arrays, index).rows()  # noqa: E731
@@ -109,7 +113,7 @@ class Decoder:
                 yield self._read_example(arrays, index)
 
     def _have_all_rows(self, masks: Sequence[np.ndarray | None]) -> np.ndarray:
-        """Return whether all rows of each example have been logged."""
+        """Return for each example whether all of its rows have been logged."""
         complete = np.ones(self.batch, bool)
         for mask in masks:
             if mask is not None:
@@ -121,11 +125,11 @@ class Decoder:
         return jax.tree.unflatten(self.form, leaves)
 
     def _read_example(self, arrays: Sequence[np.ndarray], index: tuple) -> logdict:
-        """Return what an example logged, with its index as another step."""
+        """Return what an example logged, with its index as the step `example`."""
         logs = self._read(arrays, (*index, ...)).compact()
         if not index:
             return logs
-        # Or one for each `vmap`.
+        # A number, or under several `vmap`s an array with one number for each of them.
         example = np.array(index[0] if len(index) == 1 else index)
         rows = logs.rows().items()
         return logdict.of(
@@ -138,15 +142,17 @@ class Decoder:
 
 
 def _logged(keys: Sequence[str], values: list, masks: list) -> Iterator[tuple[str, Any]]:
-    """Yield the rows of each key that its mask lets through, if there are any."""
+    """Yield the keys that have any valid rows, with these rows."""
     for key, value, mask in zip(keys, values, masks, strict=True):
         if mask is None:
             yield key, value
         elif mask.any():
+            # A mask without axes is for a single row, which has no axis of time.
             yield key, value[mask] if mask.ndim else value
 
 
 @ft.lru_cache(maxsize=1024)
 def _decoders(layout: Layout, prefix: str) -> list[Decoder]:
+    """Return a decoder for each delivery of a packet. A layout is hashed by identity."""
     deliveries = jax.tree.unflatten(layout.form, layout.slots)
     return [Decoder.of(delivery, prefix) for delivery in deliveries]

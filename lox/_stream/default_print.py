@@ -1,4 +1,4 @@
-"""What becomes of a record that nobody listens to: it is printed."""
+"""The default: a record that no transformation collects is printed."""
 
 import sys
 from typing import Any
@@ -17,7 +17,7 @@ from lox_host.display.values import short
 
 @print_with
 def _print(record: Record) -> None:
-    """Have a record printed when the program comes to it."""
+    """Add a host call to the program that prints the record."""
     emit([record], print_packet, last_token())
 
 
@@ -27,13 +27,13 @@ def print_packet(packet: Packet) -> None:
 
 
 def print_record(record: Record) -> None:
-    """Print a record in one line, its steps behind it."""
+    """Print a record in one line, followed by its steps."""
     values = dict(zip(record.keys, record.values, strict=True))
     _print_line(*_of_those_who_logged(values, record.steps, record.valid))
 
 
 def print_logs(logs: logdict) -> None:
-    """Print logs in one line, the steps of their first key behind them."""
+    """Print logs in one line, followed by the steps of their first key."""
     key, *_ = logs
     steps = {name: step[key] for name, step in logs.steps.items() if key in step}
     if "example" in steps:
@@ -44,7 +44,7 @@ def print_logs(logs: logdict) -> None:
 
 
 def _of_those_who_logged(values: dict, steps: dict, valid: Any) -> tuple[dict, dict]:
-    """The values and steps of the examples that logged."""
+    """Return the values and steps of the examples that logged, and their indices."""
     if valid is None:
         return values, steps
     values, steps = jax.tree.map(lambda x: x[valid], (values, steps))
@@ -56,6 +56,6 @@ def _of_those_who_logged(values: dict, steps: dict, valid: Any) -> tuple[dict, d
 def _print_line(values: dict, steps: dict) -> None:
     parts = ["{" + ", ".join(f"{key!r}: {short(x)}" for key, x in values.items()) + "}"]
     parts += [f"{name}={short(step)}" for name, step in steps.items()]
-    # In one piece: other threads print, too.
+    # A single write, so that lines of other threads do not end up inside this one.
     sys.stdout.write(" ".join(parts) + "\n")
     sys.stdout.flush()

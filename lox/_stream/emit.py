@@ -1,4 +1,18 @@
-"""Host calls: the primitive that hands records to a Python function as they come."""
+"""Host calls: how the primitive `lox_emit` hands records to a Python function.
+
+`lox._core.record` defines the primitive and its rules for JAX's transformations. This file
+runs it. Without `jit`, the callback is simply called. In a compiled program, the lowering
+builds this, for each device:
+
+    if device is a caller and any record is valid:      either condition only where needed
+        arrays = pack(records)                          few arrays, see `packet.py`
+        token = host call(arrays)                       -> callback(Packet(arrays, layout))
+    return token
+
+A program on one device has one caller. If the compiler partitions a program over devices,
+all of them have the same values, and one of them calls. In a `shard_map`, devices have
+values of their own, and each of them calls.
+"""
 
 import functools as ft
 from collections.abc import Callable, Sequence
@@ -19,11 +33,11 @@ from lox_host.interrupts import check_interrupt
 def emit(
     records: Sequence[Record | Delivery], callback: Callable[[Packet], None], token: Any
 ) -> jax.Array:
-    """Call `callback` on the host, once for all of the records.
+    """Call `callback` on the host, once for all of the records, and return the next token.
 
-    It comes after the call that returned `token`, and nothing is sent where none of the
-    records is valid. Of several processes (`jax.distributed`) that run a program together
-    the first is called, or all of them if `callback.everywhere` is true.
+    The call comes after the one that returned `token`. If none of the records is valid, the
+    host is not called. If several processes (`jax.distributed`) run a program together, the
+    first one is called, or all of them if `callback.everywhere` is true.
     """
     records = jax.tree.map(key_data, list(records))
     return bind(emit_p, records, [token], callback=callback)[0]
@@ -31,6 +45,8 @@ def emit(
 
 @emit_p.def_impl
 def _impl(token, *leaves, form, callback, **params):
+    # Arrays with shards in other processes. If they are whole here, they can be read;
+    # otherwise only a compiled program can bring the parts together.
     shared = [x for x in leaves if not sharding.is_addressable(x)]
     if not all(x.is_fully_replicated for x in shared):
         again = ft.partial(emit_p.bind, form=form, callback=callback, **params)
@@ -55,7 +71,8 @@ def _lowering(call_host: Callable) -> Callable:
 
         def lowered(device, token, *leaves):
             groups = by_width(leaves)
-            # Of several devices only one would stop, and the others wait for it forever.
+            # With several devices, an error would stop only one of them, and the others
+            # would wait for it forever.
             layout = Layout.of(form, leaves, groups, stoppable=alone)
 
             def deliver(arrays):
@@ -87,12 +104,13 @@ def _lowering(call_host: Callable) -> Callable:
 
 
 def callers_among(devices: Sequence[Any], *, everywhere: bool) -> list[int]:
-    """Which devices of a partitioned program call the host.
+    """Return the positions of the devices of a partitioned program that call the host.
 
-    What is logged there is one value for all of them: it goes to the first process, or to
-    each that has a device. All processes must come to the same answer.
+    A log has one value for all of them, so one device of the first process calls, or one of
+    each process. All processes must come to the same answer.
     """
     processes = [device.process_index for device in devices]
+    # The first device of each process: in reversed order, later entries overwrite.
     each = dict(zip(reversed(processes), reversed(range(len(processes))), strict=True))
     return [each[process] for process in sorted(each)[: None if everywhere else 1]]
 
@@ -100,10 +118,10 @@ def callers_among(devices: Sequence[Any], *, everywhere: bool) -> list[int]:
 def _check_processes(
     callback: Any, keys: Sequence[str], devices: Sequence[Any], callers: Sequence[int]
 ) -> None:
-    """Let a callback refuse what it gets from a program of several processes."""
+    """Let a callback refuse records of a program that several processes run together."""
     processes = [device.process_index for device in devices]
     if len(set(processes)) > 1 and hasattr(callback, "check_processes"):
-        # If all processes are called with the same, the first is enough.
+        # If all callers get the same values, it is enough that the first one writes them.
         called = [processes[i] for i in callers[:1]] or processes
         callback.check_processes(set(called), keys)
 
@@ -113,7 +131,7 @@ def _is_everywhere(callback: Any) -> bool:
 
 
 def _is_wanted(record: Carried) -> Any:
-    """Whether any example logged the record."""
+    """Return whether any example logged the record."""
     return True if record.valid is None else record.valid.any()
 
 

@@ -1,4 +1,15 @@
-"""`Tap`: the handler that sends what it collects to the host."""
+"""`Tap`: the handler that sends what it collects to the host.
+
+A `Collect` inside it selects records and turns them into rows. `Tap` decides when they are
+sent, and keeps the order with a token that each host call returns for the next one:
+
+    without `batch`            consecutive records share one call, right where they are
+    batch=k, known length      the loop is cut into chunks, one call per chunk (`chunk`)
+    batch=k, unknown length    rows wait in a buffer, which is sent when it is full and when
+                               the outermost such loop ends (`buffering`, `flush`)
+
+Token and buffer are threaded state: rules carry them through loops, branches and calls.
+"""
 
 import dataclasses
 import functools as ft
@@ -28,17 +39,17 @@ from lox._stream.packet import Packet
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Tap(Handler):
-    """Call the host with the selected keys; all records go on outward.
+    """Call the host with the selected keys, and pass all records on outwards.
 
     Attributes:
         collect: Collects what is to be delivered.
-        token: Comes from the last host call: the next one comes after it.
-        run: What each record goes with: the number of the run that it belongs to.
+        token: The token of the last host call. The next call takes it, to come after.
+        run: The number of the run that the records belong to. None: there is none.
+        buffer: Where rows wait to be sent together. None: they are sent at once.
         callback: What the host calls.
-        batch: Every how many rows of a key, of those that an interval keeps, a loop
-            delivers them. None: each record.
-        batch_axes: Sizes of the axes that come from `vmap`s around.
-        buffer: Where rows wait for others. None: they are delivered at once.
+        batch: How many rows of a key to send in one call, not counting rows that an
+            interval leaves out. None: send each record at once.
+        batch_axes: The sizes of the axes of the `vmap`s around.
     """
 
     collect: Collect
@@ -68,13 +79,15 @@ class Tap(Handler):
     ) -> int | None:
         if self.batch is None or self.buffer or not all(map(is_bounded, body)):
             return None
-        # Of any `batch * interval` rows in a row, `batch` are kept.
+        # Of `batch * interval` consecutive rows, `batch` are kept. If one iteration logs
+        # `number` rows, that takes `batch * interval / number` iterations.
         number = max(1, rows())
         size = max(1, self.batch * self.every() // number)
         if length is None or number == 1:
             return size
-        # As many calls with as many rows each, if that is possible: the last few iterations
-        # are then no program of their own.
+        # Make as many calls, but of equal size if possible: otherwise the last iterations
+        # need a program of their own. With size 4, a loop of length 9 needs 3 calls anyway,
+        # so each gets 3 iterations. For length 10, it stays at 4, 4 and 2.
         calls = -(-length // size)
         return size if length % calls else length // calls
 
@@ -100,9 +113,10 @@ class Tap(Handler):
         )
 
     def deliver(self, parts: Sequence[Collected], iterations: Any) -> Sequence[Collected]:
-        """Send the collected rows to the host, and return the state after that."""
+        """Send the collected rows to the host, and return the state after the call."""
         state = ft.reduce(Threaded.then, (part.threaded for part in parts), Threaded())
         sent = [rows for rows in map(_sendable, parts) if rows.groups]
+        # What was sent is no longer collected: only the state is left.
         if sent and self.buffer:
             state = state.then(self._buffered(self.buffer, sent))
         elif sent:
@@ -111,8 +125,9 @@ class Tap(Handler):
         return [Collected(threaded=state)]
 
     def _buffered(self, buffer: Buffer, parts: Sequence[Collected]) -> Threaded:
-        """Let rows wait until there are enough of some key, and send all that wait."""
+        """Add rows to the buffer, and send all of it whenever some key has enough rows."""
         token = self.token
+        # One part at a time: the invariant of `buffer.py` is room for one more row.
         for rows in parts:
             buffer = buffer.add(rows)
             is_full = any_example(buffer.is_full())
@@ -122,7 +137,7 @@ class Tap(Handler):
         return Threaded(buffer=buffer, token=token)
 
     def flush(self, logs: Collected) -> Collected:
-        """Send the rows that still wait after a loop."""
+        """Send the rows that are still waiting when a loop ends."""
         assert self.buffer is not None
         token = self._send(self.buffer, self.token)
         state = dataclasses.replace(logs.threaded, buffer=None, token=token)
@@ -141,6 +156,7 @@ class Tap(Handler):
         )
 
     def unbatched(self, batched: Any) -> Self | None:
+        # All tokens are zero, so the largest is as good as any, and depends on all of them.
         token = self.token.max(0) if batched.token else self.token
         collect = self.collect.unbatched(batched.collect)
         return collect and self._replace(collect=collect, token=token)
@@ -166,14 +182,18 @@ class Tap(Handler):
 
 
 def _sendable(logs: Collected) -> Collected:
-    """Return the rows of keys that have any."""
+    """Return the rows of those keys that have any."""
     groups = {keys: rows for keys, rows in logs.rows.items() if rows.bound}
     held = {key for keys in groups for key in keys}
     return Collected(groups, tuple(key for key in logs.order if key in held))
 
 
 def _delivery(logs: Collected, run: Any, batch_axes: tuple[int, ...]) -> Delivery:
-    """Return what a host call brings: rows with their run, valid if any row is."""
+    """Return what a host call brings: rows with their run, valid if any row is.
+
+    Either everything in a delivery has the axes of the `vmap`s around, or nothing has: what
+    is the same for all examples is then delivered once.
+    """
     n = len(batch_axes)
     groups = {
         keys: without_keys(
@@ -185,9 +205,10 @@ def _delivery(logs: Collected, run: Any, batch_axes: tuple[int, ...]) -> Deliver
         rows.batch[:n] == batch_axes for rows in groups.values()
     )
     batch = batch_axes if is_batched else ()
+    # The axis of examples comes first: ([time,] size, ...) -> (size, [time,] ...)
     for _ in batch:
         groups = {k: per_example(rows, batch_axes[0]) for k, rows in groups.items()}
-    # Without any mask, all of it is delivered as it is.
+    # Without any mask, every example has logged.
     masks = [rows.valid for rows in groups.values()]
     valid = None
     if any(mask is not None for mask in masks):
@@ -199,7 +220,7 @@ def _delivery(logs: Collected, run: Any, batch_axes: tuple[int, ...]) -> Deliver
 
 
 def _any(mask: Any, batch: tuple[int, ...]) -> jax.Array:
-    """Which examples have any row."""
+    """Return which examples have any row."""
     if mask is None:
         return jnp.ones(batch, bool)
     return mask.any(range(len(batch), mask.ndim))

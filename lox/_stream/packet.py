@@ -1,7 +1,7 @@
 """Packets: what a host call brings, packed into few arrays.
 
-Each array that is handed to the host costs about as much as a whole small call. So all
-numbers of one width go into one array, and the host reads them from there without a copy:
+Each array in a host call costs about as much as a whole small call. So all numbers of the
+same width are packed into one array, and the host reads them from there without a copy:
 
     records               packet.arrays            layout.slots
     a    float32[3]       uint32[5]  = a b b       array 0, byte 0,  float32[3]
@@ -9,8 +9,8 @@ numbers of one width go into one array, and the host reads them from there witho
     key  uint8[4]         uint8[4]                 array 1, all of it
     img  float32[128,128] float32[128,128]         array 2, all of it: copying costs more
 
-What is the same in all packets of one host call, the structure of the records and where
-their arrays are, is its `Layout`, made when the program is compiled.
+The structure of the records, and where in a packet their arrays are, is the same for all
+packets of one host call. This is its `Layout`, made when the program is compiled.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ Groups = Sequence[Sequence[int]]
 
 
 class Packet(NamedTuple):
-    """What a host call has brought."""
+    """The arrays that one host call has brought, and how to read them."""
 
     arrays: Sequence[np.ndarray]
     layout: "Layout"
@@ -41,23 +41,23 @@ class Packet(NamedTuple):
         return self.layout.nbytes
 
     def records(self) -> tuple[Record, ...]:
-        """Return the records, for a callback that is sent records."""
+        """Return the records of a packet that holds records."""
         return self.layout.read(self.arrays)
 
     def deliveries(self) -> tuple[Delivery, ...]:
-        """Return the deliveries, for a callback that is sent deliveries."""
+        """Return the deliveries of a packet that holds deliveries."""
         return self.layout.read(self.arrays)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slot:
-    """Where in the arrays of a packet an array is.
+    """Where in a packet an array is.
 
     Attributes:
-        number: Which of the arrays holds it.
-        start: The byte at which it starts. None: it is all of that array.
+        number: Which array of the packet holds it.
+        start: The byte at which it starts. None: it is the whole array.
         shape: Its shape.
-        packed: Its dtype there.
+        packed: Its dtype in the packet, which has whole bytes.
         dtype: Its dtype.
     """
 
@@ -74,9 +74,11 @@ class Slot:
         return array if self.packed is self.dtype else array.astype(self.dtype)
 
     def read_all(self, stacks: Sequence[np.ndarray]) -> np.ndarray:
-        """Read the same of several packets, whose arrays are stacked."""
+        """Read the same slot of several packets, whose arrays are stacked."""
         stack = stacks[self.number]
         if self.start is not None:
+            # A view with an axis of packets: (packets, width) -> (packets, *shape). From
+            # one packet to the next, it skips a row of the stack.
             one = np.ndarray(self.shape, self.packed, stack, self.start)
             shape, strides = (len(stack), *self.shape), (stack.strides[0], *one.strides)
             stack = np.ndarray(shape, self.packed, stack, self.start, strides)
@@ -85,7 +87,7 @@ class Slot:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
-    """What is known of the packets of a host call before the first one arrives.
+    """What is known about the packets of a host call before the first one arrives.
 
     Attributes:
         form: The structure of a tuple of records or deliveries.
@@ -137,6 +139,7 @@ def by_width(leaves: Sequence[Any]) -> Groups:
 
 
 def pack(leaves: Sequence[Any], groups: Groups) -> list:
+    """Return the arrays of a packet, one for each group."""
     return [_join([leaves[i] for i in group]) for group in groups]
 
 
@@ -150,7 +153,7 @@ def _join(leaves: list) -> Any:
 
 
 def _whole(dtype: np.dtype) -> np.dtype:
-    """Return a dtype of whole bytes for numbers of less than a byte, as NumPy has them."""
+    """Return a dtype of whole bytes, for numbers of less than a byte such as int4."""
     if jnp.issubdtype(dtype, np.integer) and jnp.iinfo(dtype).bits < 8:
         return np.dtype(np.int8 if jnp.issubdtype(dtype, np.signedinteger) else np.uint8)
     if jnp.issubdtype(dtype, np.floating) and jnp.finfo(dtype).bits < 8:
@@ -159,9 +162,9 @@ def _whole(dtype: np.dtype) -> np.dtype:
 
 
 def _bits(dtype: np.dtype) -> np.dtype:
-    """Return the dtype that holds the bits of numbers of another one."""
+    """Return the unsigned dtype in which numbers are packed, or the dtype itself."""
     is_number = jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.floating)
     whole = _whole(dtype)
-    # JAX has 64 bits only where they are enabled.
+    # JAX has uint64 only where 64 bits are enabled, so wider numbers are not packed.
     short = is_number and whole.itemsize <= 4
     return np.dtype(f"uint{8 * whole.itemsize}") if short else dtype

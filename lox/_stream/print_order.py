@@ -1,16 +1,16 @@
-"""Print records in the order of execution, around calls, branches and loops too.
+"""Print records in the order of execution, even across calls, branches and loops.
 
-A record that nobody collects becomes a host call while JAX traces the program, and takes
+A record that nothing collects becomes a host call while JAX traces the program, and takes
 the token of the call before it (see `token.py`). That works within one program, but not
-into or out of an inner one: when a branch is traced, nothing outside of it can be seen.
+into or out of an inner one: while a branch is traced, the program around it is not visible.
 
     emit 1                    token -> emit 1 -> token
     cond { emit 2 }     ->    token -> cond { token -> emit 2 -> token } -> token
     emit 3                    token -> emit 3
 
-So a whole program is put in order when it is complete, which is when JAX lowers it: it is
-evaluated once more, and the token goes through everything that holds a host call, by the
-same rules as for `tap`.
+So lox puts a program in order when it is complete, which is when JAX lowers it. The program
+is evaluated once more, and the token is passed through everything that holds a host call,
+by the same rules as for `tap`.
 """
 
 import dataclasses
@@ -33,6 +33,8 @@ from lox._stream.token import new_token
 
 @patches.implements("order of prints")
 def _lower_in_order(lower: Callable, jaxpr: ClosedJaxpr, *args: Any, **params: Any) -> Any:
+    # Host calls that are all at the top level are in order already, and those of `tap` have
+    # been put in order by its handler.
     if (
         emit_effect in jaxpr.effects
         and _has_inner_calls(jaxpr.jaxpr)
@@ -50,10 +52,10 @@ def _in_order(jaxpr: ClosedJaxpr, *args: Any) -> list:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Order(Handler):
-    """Leave host calls where they are, each after the one before.
+    """Leave host calls where they are, and let each take the token of the one before.
 
     Attributes:
-        token: Comes from the last host call: the next one comes after it.
+        token: The token of the last host call. The next call takes it, to come after.
     """
 
     token: Any
@@ -61,7 +63,7 @@ class Order(Handler):
     effects = frozenset({emit_effect})
 
     def concerns(self, program: Any) -> bool:
-        """What has no rule is left alone."""
+        """Return whether there are host calls inside. Without a rule, leave them alone."""
         if not super().concerns(program):
             return False
         is_equation = hasattr(program, "primitive")

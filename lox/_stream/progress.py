@@ -1,4 +1,14 @@
-"""`progress`: a progress bar for a program, made from its loops."""
+"""`progress`: a progress bar for a program, made from its loops.
+
+A handler, `Count`, cuts loops into chunks, as `tap` does for `batch`, and calls the host
+after each chunk with the number of iterations that are done. Long loops are counted
+themselves; short ones are followed into the loops inside, which have more iterations:
+
+    scan, length 5            fewer than `_FEW`: not counted
+      scan, length 1000       counted, 10 iterations per call (`_MOVES` calls)
+
+So the total is 5000, known before the program starts, unless there is a `while`.
+"""
 
 import contextlib
 import dataclasses
@@ -29,23 +39,23 @@ from lox._stream.packet import Packet
 from lox._stream.token import new_token
 from lox_host.display.progress_bar import Bar
 
-# How often the bar moves at least, if the loops have so many iterations.
+# How often the bar moves at least, if a loop has that many iterations.
 _MOVES = 100
-# A loop with fewer iterations than this is followed into the loops inside.
+# In a loop with fewer iterations, the iterations of the loops inside are counted instead.
 _FEW = 20
 
 
 def progress(fun: Callable[P, R], *, title: str | None = None) -> Callable[P, R]:
-    """Show how far `fun` is while it runs, without a change in it.
+    """Show the progress of `fun` while it runs, without changing it.
 
-    The iterations of its loops are counted: what share of them is done, how many there
-    are in a second, how long the rest will take. Of a loop of unknown length only the
-    first two can be said. On a terminal this is a bar, elsewhere a line every ten seconds,
-    both on standard error. What `fun` logs is not printed.
+    It counts the iterations of the loops in `fun`, and shows how many are done, how many
+    run per second, and how much time is left. For a loop of unknown length, the time left
+    is not known. On a terminal this is a bar, elsewhere a line every ten seconds, both on
+    standard error. The logs of `fun` are not printed.
 
     Args:
-        fun: Any JAX function; usually a jitted one. It need not log anything.
-        title: What stands in front of the bar. By default the name of the function.
+        fun: Any JAX function, usually a jitted one. It need not log anything.
+        title: The text before the bar. By default the name of the function.
 
     Returns:
         A function that does and returns what `fun` does.
@@ -62,8 +72,8 @@ def progress(fun: Callable[P, R], *, title: str | None = None) -> Callable[P, R]
 
 
 def _count(title: str, fun: Callable, *args: Any, **kwargs: Any) -> Any:
-    # What the program logs is for the transformations around, and never printed: lines
-    # would tear the bar apart.
+    # Logs are left for the transformations around, but never printed: lines would tear the
+    # bar apart.
     is_printed = _context.state() == "printed"
     with _context.silent() if is_printed else contextlib.nullcontext():
         traced = trace(fun, *args, **kwargs)
@@ -84,9 +94,10 @@ class Count(Handler):
     """Tell the host how many iterations of loops are done.
 
     Attributes:
-        token: Comes from the last host call: the next one comes after it.
-        display: What is told.
-        tells: Whether this is the one of several devices that tells. None: there is one.
+        token: The token of the last host call. The next call takes it, to come after.
+        display: The callback on the host.
+        tells: Whether this device calls the host: one of several does. None: there is only
+            one.
     """
 
     token: Any
@@ -136,7 +147,7 @@ class Count(Handler):
 
 @dataclasses.dataclass(frozen=True)
 class Display:
-    """Takes what is told on threads of JAX, and moves a bar."""
+    """Takes packets on threads of JAX, and moves a bar."""
 
     bar: Bar
 
@@ -152,7 +163,7 @@ class Display:
 
 
 def _chunk(body: Sequence[Any], length: int | None) -> int | None:
-    """After how many iterations of a loop the bar moves. None: by the loops inside."""
+    """Return the number of iterations per move of the bar. None: count the loops inside."""
     inside = any(map(_loops, body))
     if length is None:
         return 1 if inside else _MOVES
@@ -162,7 +173,7 @@ def _chunk(body: Sequence[Any], length: int | None) -> int | None:
 
 
 def _expected(program: Any) -> float:
-    """How many iterations will move the bar. Infinity: nobody knows."""
+    """Return how many iterations will be counted. Infinity: that is not known."""
     return sum(map(_iterations, _loops(program)))
 
 
@@ -180,14 +191,14 @@ def _iterations(eqn: Any) -> float:
 
 
 def _loops(program: Any) -> list:
-    """The equations of a program that are loops or hold some."""
+    """Return the equations of a program that are loops or hold some."""
     if program not in _found:
         _found[program] = [eqn for eqn in program.eqns if _is_or_holds_loop(eqn)]
     return _found[program]
 
 
 def _is_or_holds_loop(eqn: Any) -> bool:
-    """What has no rule is left alone."""
+    """Return whether an equation is a loop or holds one that a rule can reach."""
     name = equations.primitive_name(eqn)
     is_loop = name in ("scan", "while")
     inside = equations.jaxprs_in(eqn.params) if name in rules else ()

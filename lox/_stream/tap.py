@@ -1,4 +1,4 @@
-"""`tap`: call a function of the user's while the program runs."""
+"""`tap`: call a function with logs while the program runs."""
 
 import dataclasses
 import functools as ft
@@ -39,36 +39,37 @@ def tap(
     process: bool = False,
     when: Callable[[logdict], Any] | None = None,
 ) -> Callable[P, R]:
-    """Call a function with what `fun` logs, while it runs.
+    """Call a function with what `fun` logs, while `fun` runs.
 
-    The callback gets a `logdict` with NumPy arrays for each record, in the order of
-    execution. It runs on a thread of its own, so it may use JAX, sleep or log; when it is
-    too slow, the program waits. Called outside of `jit`, the tapped function returns when
-    all of its callbacks have; otherwise `lox.barrier` waits for them.
+    For each record, in the order of execution, the callback gets a `logdict` with NumPy
+    arrays. It runs on a separate thread, so it may use JAX, sleep or log. If it is too
+    slow, the program waits. If you call the tapped function outside of `jit`, it returns
+    once all of its callbacks have returned. Otherwise, use `lox.barrier` to wait for them.
 
-    What is logged goes on to whoever is around, too, but is not printed any more.
+    All logs are passed on outwards, too, but are no longer printed.
 
-    Under `vmap`, the callback is called for each example that logs, and its index is the
-    step `example`; your own steps then need other names.
+    Under `vmap`, the callback is called once for each example that logs, with the index of
+    the example as the step `example`. Your own steps then need other names.
 
     Args:
         fun: Any JAX function, with loops of any kind.
-        callback: What to call. By default the logs are printed.
+        callback: The function to call. By default, logs are printed.
         argnames: The key or keys to listen to.
-        tags: The tag or tags to listen to. Given both, both must match.
+        tags: The tag or tags to listen to. With both `argnames` and `tags`, both must
+            match.
         prefix: Put before each key.
-        interval: Call for rows 0, k, 2k, ... of each key only.
-        batch: Collect so many rows of a key on the device for each call. They are stacked
-            as by `lox.spool`, over the outermost loop around them, and what is left comes
-            when that loop ends.
-        process: Whether `process` is a step, the `jax.process_index()` of the process in
-            which the callback is called. Of several processes (`jax.distributed`) that
-            run a program together, the first one is called, and inside of a `shard_map`
-            each of them for its own devices.
-        when: Call for a record only if this function of it is true, such as
-            `lambda logs: logs["loss"] > 5` or `lox.nonfinite`. It is asked on the device,
-            for each record and each example. As long as it is false, the host is not
-            called. With `interval`, the rows for which it is true are counted.
+        interval: Call only for rows 0, k, 2k, ... of each key.
+        batch: How many rows of a key to collect on the device for each call. Rows are
+            stacked as by `lox.spool`, over the outermost loop around them. When that loop
+            ends, the callback gets the remaining rows.
+        process: Whether to add a step `process`, the `jax.process_index()` of the process
+            that calls the callback. If several processes (`jax.distributed`) run a program
+            together, only the first one does; in a `shard_map`, each of them calls it for
+            its own devices.
+        when: Call for a record only if this function returns true for it, such as
+            `lambda logs: logs["loss"] > 5` or `lox.nonfinite`. It runs on the device, for
+            each record and each example. Where it is false, the host is not called. An
+            `interval` counts only the rows for which it is true.
 
     Returns:
         A function that does and returns what `fun` does.
@@ -103,12 +104,12 @@ def tap(
 
 
 class Listens(Protocol):
-    """Takes packets on threads of JAX. It can be hashed: programs are kept by it."""
+    """Takes packets on threads of JAX. It is hashable, as programs are cached by it."""
 
     def __call__(self, packet: Packet, /) -> None: ...
 
     def configured(self, jaxpr: Any, interval: int | None) -> Callable[[Packet], None]:
-        """Return what takes the packets of this program."""
+        """Return the function that takes the packets of this program."""
         ...
 
 
@@ -122,7 +123,7 @@ def tapped(
     run: Any = None,
     when: Condition | None = None,
 ) -> Callable:
-    """`fun`, and what it logs goes to the listener, with the run that it belongs to."""
+    """Return `fun` with its logs sent to the listener, together with their run."""
     check_positive(interval=interval, batch=batch)
     collect = Collect(
         keys=selection(argnames, "argnames"),
@@ -154,7 +155,7 @@ def _tap(
 
 @dataclasses.dataclass(frozen=True)
 class Listener:
-    """Has a callback called with what is in the packets."""
+    """Calls a callback with the logs in packets, on the callback thread."""
 
     callback: Callable[[logdict], Any]
     prefix: str
@@ -167,7 +168,7 @@ class Listener:
         return self
 
     def check_steps(self, deliveries: Sequence[Delivery]) -> None:
-        """Raise if a step of the user's has the name of one that the callback is given."""
+        """Raise if a user's step has the name of a step that the callback gets from lox."""
         for delivery in deliveries:
             steps = delivery.logs.steps
             if delivery.batch and "example" in steps:
@@ -198,6 +199,6 @@ def _with_process(logs: logdict) -> logdict:
 
 
 def _identified(callback: Callable) -> Callable:
-    """The callback as something that equals nothing but itself, to keep programs by."""
+    """Return the callback in a form that is hashed by identity, to cache programs by."""
     kinds = types.FunctionType | types.BuiltinFunctionType | types.MethodType
     return callback if isinstance(callback, kinds) else callback.__call__

@@ -5,10 +5,10 @@ token, the output of the call before, and returns one for the call after:
 
     token -> emit a -> token -> while { token -> emit b -> token } -> token -> emit c
 
-All tokens are zero: what counts is that the compiler cannot make one without the call that
-returns it. Through loops, branches and inner functions a token goes as threaded state (see
-`lox._rows.collected`); a new transformation in the same program begins where the last one
-has ended, which is what `last_token` finds.
+All tokens are zero. What counts is that the compiler cannot make one without the call that
+returns it. Rules pass a token through loops, branches and inner functions as threaded state
+(see `lox._rows.collected`). A new transformation in the same program starts with the token
+that the last one ended with, which `last_token` finds.
 """
 
 from typing import Any
@@ -27,11 +27,12 @@ def new_token() -> np.ndarray:
 
 
 def last_token() -> Any:
-    """Return the token for a call that comes after all that the program has made so far."""
+    """Return the token for a call that comes after all calls of the program so far."""
     for primitive, outs in tracing.staged_with(emit_effect):
         if primitive is emit_p:
             return outs[0]
-        # A loop or a branch is over when what comes out of it is there.
+        # This is a loop, branch or function with calls inside. It is over once its outputs
+        # are there, so a zero that depends on all of them serves as its token.
         zeros = [
             _zero(x)
             for x in outs
@@ -44,6 +45,8 @@ def last_token() -> Any:
 
 def _zero(x: jax.Array) -> jax.Array:
     """Return a zero that the compiler cannot make without `x`."""
+    # Not `0 * x`, which is NaN if `x` is, nor `x & 0`, which the compiler simplifies. It
+    # does not know that a number of 32 bits has at most 32 ones, and 32 >> 7 is 0.
     first = jnp.real(jax.lax.stop_gradient(x).reshape(-1)[0]).astype(np.float32)
     ones = jax.lax.population_count(jax.lax.bitcast_convert_type(first, np.int32))
-    return ones >> 7  # of 32 bits at most
+    return ones >> 7

@@ -306,7 +306,7 @@ def test_the_environment_sets_the_default():
 
     assert run("silent").stdout == ""
     assert run("print").stdout == "{'x': 1.0}\n"
-    assert "LOX_DEFAULT is 'quiet'; it says what becomes" in run("quiet").stderr
+    assert "LOX_DEFAULT is 'quiet'. It says what happens" in run("quiet").stderr
 
 
 def test_importing_lox_imports_jax_and_numpy_only():

@@ -1,7 +1,30 @@
-"""How logs leave functions with a rule of their own for derivatives or batches.
+"""How logs leave functions with a custom rule for derivatives or batches.
 
-The function is rebuilt, so that the user's rule stays in force under a transformation
-around it: walking through it would collect the logs and drop the rule.
+Evaluating such a function equation by equation would collect its logs and drop its rule.
+So it is rebuilt: a new custom function returns the outputs and the logs, and its rule runs
+the user's rule.
+
+    @jax.custom_jvp                          @jax.custom_jvp
+    def f(x):                                def fun(interpreter, x):
+        log({"a": x})                 ->         return sin(x), {a: x}
+        return sin(x)
+
+    @f.defjvp                                @fun.defjvp
+    def f_jvp(primals, tangents):            def jvp(primals, tangents):
+        y = f(*primals)                          run `f_jvp`; of what it logs, `a` is what
+        log({"b": y})                            `f` logs: return it. Pass `b` on outwards.
+        return y, cos(x) * t
+
+JAX runs either the function or its rule, never both, and their outputs must have the same
+form. That is the difficulty here, since a rule need not log what its function logs:
+
+    the rule logs a key     what happens
+    as the function does    its rows are the function's rows
+    in another form         the function is run once more, for this key only
+    not at all              the key is a gap: it gets a mask, which is false under the rule
+
+`_gaps` finds the gaps before the function is rebuilt, and `_settle` does the rest when JAX
+runs the rule.
 """
 
 import dataclasses
@@ -42,6 +65,7 @@ def _custom_jvp(interpreter, eqn, *args):
     def itself(interpreter, args, tangents) -> Staged:
         return interpreter.stage(call, *args)
 
+    # To look for gaps, any tangents will do: the primals have the right types.
     live = _live(args, is_differentiable)
     tangents = [args[i] for i in live]
     gaps = _gaps(interpreter, call, ft.partial(rule, live), list(args), tangents)
@@ -52,6 +76,7 @@ def _custom_jvp(interpreter, eqn, *args):
 
     def jvp(primals, tangents):
         interpreter, *args = primals
+        # Arguments that are not differentiated here have no tangent to give to the rule.
         live = _live(tangents[1:], lambda t: type(t) is not SymbolicZero)
         given = [tangents[1 + i] for i in live]
         settled = _settle(interpreter, gaps, ft.partial(rule, live), itself, args, given)
@@ -82,6 +107,7 @@ def _custom_vjp(interpreter, eqn, *args):
         return _separately(interpreter, gaps, call, *args)
 
     def forward(interpreter, *args):
+        # With symbolic zeros, JAX wraps each argument in a pair of a value and a flag.
         interpreter = jax.tree.map(
             lambda x: x.value, interpreter, is_leaf=lambda x: hasattr(x, "perturbed")
         )
@@ -94,8 +120,9 @@ def _custom_vjp(interpreter, eqn, *args):
 
     def backward(residual, cotangents):
         cts = [_zero(ct.aval) if type(ct) is SymbolicZero else ct for ct in cotangents[0]]
-        # A rule may run a program that it traced in the forward pass, with records in it.
+        # A rule may run a program that was traced in the forward pass and holds records.
         given = iter(_run(residual.interpreter, residual.pullback, cts))
+        # None is the cotangent of the interpreter, and of what is not differentiated.
         return None, *(
             next(given) if i in residual.live else None for i in range(len(args))
         )
@@ -114,7 +141,7 @@ def _custom_vmap(interpreter, eqn, *args):
     def itself(axes, size, interpreter, args) -> Staged:
         return stage_once(_mapped(axes, size), call, interpreter, *args)
 
-    # How many examples there will be is not known: any number shows what the rule logs.
+    # The size of the batch is not known yet. Any size shows which keys the rule logs.
     some = [jnp.broadcast_to(x, (2, *jnp.shape(x))) for x in args]
     gaps = _gaps(interpreter, call, ft.partial(rule, (0,) * len(args), 2), some)
 
@@ -127,8 +154,8 @@ def _custom_vmap(interpreter, eqn, *args):
         handler = interpreter.handler.unbatched(batched[0].handler)
         if handler is None:
             raise NotImplementedError(
-                "A `custom_vmap` function that logs stands in a `cond` or `while_loop` "
-                "under two `vmap`s; lox cannot tell then for which examples it logs. Log "
+                "A `custom_vmap` function that logs is inside a `cond` or `while_loop` "
+                "under two `vmap`s. lox cannot tell for which examples it logs. Log "
                 "outside of it."
             )
         axes = tuple(0 if is_batched else None for is_batched in batched[1:])
@@ -151,7 +178,7 @@ def _mapped(axes: tuple[int | None, ...], size: int) -> Callable:
     """Return a function that evaluates a program for all examples of a batch."""
 
     def evaluate(jaxpr: Program, interpreter: Interpreter, *args: Any):
-        # The handler counts the rows of each example.
+        # Each example counts its own rows, so the offsets are mapped over as well.
         offsets = interpreter.handler.threaded().offsets
 
         def evaluate_one(offsets: dict[str, Any], *args: Any):
@@ -169,7 +196,8 @@ def _custom_linear_solve(interpreter, eqn, *args):
     solve = interpreter.stage(jaxprs.solve, *consts[2], *b)
 
     def transpose_solve(*args):
-        # What is logged here belongs to whoever is around the derivative.
+        # JAX wants `solve` and `transpose_solve` to return the same. Records in the latter
+        # belong to the transformations around the derivative, so its logs are empty.
         empty = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), solve.shape[1])
         return _forward(jaxprs.transpose_solve, *args), empty
 
@@ -179,6 +207,8 @@ def _custom_linear_solve(interpreter, eqn, *args):
         solve,
         jaxprs.transpose_solve and stage(transpose_solve, *consts[3], *b),
     ]
+    # The primitive takes closed programs and the numbers of their constants. What staging
+    # adds to the constants, such as a token, is passed as operands.
     programs, operands = [], []
     for part in staged:
         program = part and equations.constants_as_inputs(part.jaxpr.jaxpr)
@@ -195,7 +225,7 @@ def _custom_linear_solve(interpreter, eqn, *args):
 
 @patches.implements("transposed operators")
 def _transposed_in_silence(original: Callable, operator: Callable, b: Any) -> Callable:
-    """Let the transpose of a linear operator log nothing: its input has no value there."""
+    """Trace an operator in silence to transpose it: its input has no value there."""
 
     def silent(*args: Any) -> Any:
         with _context.silent():
@@ -217,6 +247,7 @@ def _custom_root(interpreter, eqn, *args):
         x, aux = solution if root.has_aux else (solution, ())
         return x, (aux, logs)
 
+    # The interpreter is passed along with the constants; the logs leave as a part of `aux`.
     interpreter_avals = jax.tree.map(jax.typeof, interpreter)
     in_avals = ((interpreter_avals, root.in_avals[0]), *root.in_avals[1:])
     rebuilt = type(root)(
@@ -233,7 +264,7 @@ def _custom_root(interpreter, eqn, *args):
 
 @rule_for("_RootLinearMap")
 def _root_linear_map(interpreter, eqn, *args):
-    """Go into the derivative of a function whose root is found, as JAX does in the end."""
+    """Expand the derivative of a function whose root is found, as JAX does in the end."""
     prim = eqn.params["_prim"]
 
     def expand(*args):
@@ -251,8 +282,8 @@ class _Residual:
 
     Attributes:
         pullback: The backward rule.
-        interpreter: Evaluates what it logs.
-        live: The arguments whose cotangents it returns.
+        interpreter: The interpreter for the records in the backward rule.
+        live: The indices of the arguments whose cotangents the rule returns.
     """
 
     pullback: Any
@@ -260,15 +291,18 @@ class _Residual:
     live: tuple[int, ...] = dataclasses.field(metadata={"static": True})
 
 
-# Keys that a function logs and its rule does not.
+# The keys that a function logs and its rule does not.
 Gaps = frozenset[str]
-# `fit(logs, form, gaps, given)` returns the logs in a form in which keys may be missing.
+# `fit(logs, form, gaps, given)` brings logs into a form in which the gaps may be missing.
+# `given` is the state before the logs, for what they do not change.
 Fit = Callable[[Collected, Collected, Gaps, Threaded], Collected]
 
 
 def _fit(logs: Collected, form: Collected, gaps: Gaps, given: Threaded) -> Collected:
     """Bring logs into a form in which some keys may be missing."""
     if gaps:
+        # As for a `cond` with two branches, of which the second does not log the gaps: in
+        # the form that both share, these keys have a mask.
         groups = form.groups.items()
         kept = {
             keys: entry for keys, entry in groups if split_entry_key(keys[0])[0] not in gaps
@@ -280,7 +314,7 @@ def _fit(logs: Collected, form: Collected, gaps: Gaps, given: Threaded) -> Colle
 def _fit_each(
     size: int, logs: Collected, form: Collected, gaps: Gaps, given: Threaded
 ) -> Collected:
-    """Do the same where all arrays have an axis of examples in front."""
+    """Bring logs into a form, where all arrays have an axis of examples in front."""
     if not gaps:
         return logs.fitted(form, given)
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), form)
@@ -291,9 +325,10 @@ def _fit_each(
 def _batched_like(args: Any, logs: Collected) -> Collected:
     """Return the same logs, all of them batched if anything in `args` is.
 
-    JAX wants the same of a function's outputs to be batched as of its rule's. What is
-    missing in one of them does not depend on anything. So each array is chosen, from itself
-    and itself, by a condition that depends on all arguments; the compiler drops that.
+    JAX requires that the outputs of a function are batched exactly where those of its rule
+    are. But rows that fill a gap are constants, which are never batched. So each array is
+    selected from itself and itself, by a condition that depends on all arguments. The
+    compiler drops the select.
     """
     is_key = ft.partial(jnp.issubdtype, arg2=jax.dtypes.prng_key)
     arrays = [x for x in jax.tree.leaves(args) if not is_key(jnp.result_type(x))]
@@ -302,11 +337,11 @@ def _batched_like(args: Any, logs: Collected) -> Collected:
 
 
 def _gaps(interpreter: Interpreter, call: Program, rule: Callable, *args: Any) -> Gaps:
-    """Return the keys that a custom function logs, and its rule does not.
+    """Return the keys that a custom function logs and its rule does not.
 
-    The two are like the branches of a `cond`: if one of them does not log a key, there is
-    a mask which says whether the key was logged. That has to be known before anybody
-    differentiates or batches the function, so its rule is traced here, to look at it.
+    The two are like the branches of a `cond`: if one of them does not log a key, a mask
+    says whether the key was logged. The mask must exist before JAX differentiates or
+    batches the function, so the rule is traced here, only to look at its records.
     """
     expected = keys_in(call)
     if not interpreter.handler.captures or not expected:
@@ -314,7 +349,7 @@ def _gaps(interpreter: Interpreter, call: Program, rule: Callable, *args: Any) -
     try:
         with _context.searched():
             return expected - keys_in(trace(rule, *args).jaxpr)
-    except Exception:  # A rule that fails does so again when somebody needs it.
+    except Exception:  # A rule that fails here fails again when it is needed.
         return frozenset()
 
 
@@ -328,18 +363,29 @@ def _settle(
     adapt: Callable[[Collected], Collected] = lambda logs: logs,
     fit: Fit = _fit,
 ) -> tuple[Any, Collected]:
-    """Run the rule of a custom function, and find the logs of the function in it.
+    """Run the rule of a custom function, and find the logs of the function among its logs.
 
-    A rule that calls its function logs what that logs: these are the function's logs.
-    What else it logs goes on outward. What it does not log has not happened: the function
-    itself is not run. Only where the rule logs a key in another form, as that of a
-    `custom_root` before JAX 0.12 does, nobody can tell which of its rows are those of the
-    function: then that is run for them.
+    A rule usually calls its function and logs what the function logs: these are the
+    function's logs. Its other logs are passed on outwards. A key that the rule does not log
+    has not been logged, as the function itself is not run. If the rule logs a key in
+    another form, as that of a `custom_root` before JAX 0.12 does, lox cannot tell which
+    rows are the function's. Only then is the function run, for these keys alone.
+
+    Args:
+        interpreter: The interpreter for the function.
+        gaps: The keys that only the function logs.
+        rule: The user's rule, called as `rule(primals, *others)`.
+        itself: `itself(interpreter, primals, *others)` stages the function itself.
+        primals: The arguments of the function.
+        *others: What else the rule takes, such as tangents.
+        adapt: Turns logs as the rule returns them into logs as the function returns them.
+        fit: Brings logs into a form, see `Fit`.
     """
     args = primals, *others
     if _context.state() == "searched":
         return rule(*args), _nothing(interpreter, gaps, itself, *args, fit=fit)
     traced = interpreter.trace(rule, *args)
+    # Compare what both log. For this, any capacity of rings will do.
     looking = collecting(interpreter, capacity=1)
     expected = _logs_of(itself, looking, *args)
     found = looking.stage(traced.jaxpr, *traced.args).shape[1]
@@ -349,11 +395,13 @@ def _settle(
     unexpected = {split_entry_key(key)[0] for key in absent} - gaps
     if unexpected:
         raise _unsettled(unexpected)
+    # Run the rule. It collects the keys that it logs as the function does, no others.
     selective = interpreter.with_handler(interpreter.handler.only(same))
     outs, logs = selective(traced.jaxpr, *traced.args)
     parts = [adapt(logs)]
     different = frozenset(expected.order) - same - absent
     if different:
+        # `quiet`, because the rule has passed these records on already.
         rest = interpreter.handler.after(logs.threaded).only(different).quiet()
         parts.append(itself(interpreter.with_handler(rest), *args).run()[1])
     given = adapt(Collected(threaded=interpreter.handler.threaded())).threaded
@@ -369,7 +417,7 @@ def _nothing(
     *args: Any,
     fit: Fit,
 ) -> Collected:
-    """Return what stands for the logs where nobody looks at them."""
+    """Return zeros in place of the logs, for a trace in which nothing uses them."""
     if not interpreter.handler.captures:
         return Collected()
     form = _logs_of(itself, interpreter, *args)
@@ -379,7 +427,7 @@ def _nothing(
 
 
 def _same(expected: Collected, found: Collected) -> frozenset[str]:
-    """Return the keys that are logged in the same form here and there."""
+    """Return the keys that are logged in the same form in both."""
     return frozenset(
         key
         for key in expected.order
@@ -389,19 +437,20 @@ def _same(expected: Collected, found: Collected) -> frozenset[str]:
 
 def _unsettled(keys: Iterable[str]) -> NotImplementedError:
     return NotImplementedError(
-        f"{listed(sorted(keys))} is logged by a function with a rule of its own for "
-        "derivatives or batches. The rule logs it, too, but not if only some of the "
+        f"{listed(sorted(keys))} is logged by a function with a custom rule for "
+        "derivatives or batches. The rule logs it, too, but not when only some of the "
         "arguments are differentiated or batched, as here. Log the same in all cases, or "
-        "put the transformation of lox around the derivative or `vmap`."
+        "put the lox transformation around the derivative or `vmap`."
     )
 
 
 def _separately(
     interpreter: Interpreter, gaps: Gaps, jaxpr: Program, *args: Any
 ) -> tuple[list, Collected]:
-    """Evaluate a custom function, and return what it logs of each key by itself.
+    """Evaluate a custom function, and return its logs with a group for each key.
 
-    Its rule may log the same keys, but not together, or not all of them.
+    Keys that one call of `log` logs share a group, but a rule may log them one by one, or
+    only some of them.
     """
     outs, logs = interpreter(jaxpr, *args)
     logs = logs.separated()
@@ -414,7 +463,7 @@ def _separately(
 def _logs_of(
     itself: Callable[..., Staged], interpreter: Interpreter, *args: Any
 ) -> Collected:
-    """Return what a function logs of each key by itself, as abstract arrays."""
+    """Return the logs of a function with a group for each key, as abstract arrays."""
     quiet = interpreter.with_handler(interpreter.handler.quiet())
     return itself(quiet, *args).shape[1].separated()
 
@@ -428,12 +477,12 @@ def _per_example(size: int, logs: Collected) -> Collected:
     token = logs.threaded.token
     if token is not None:
         token = jnp.broadcast_to(token, (size, *token.shape))
-    # The handler has counted the rows of each example.
+    # The offsets have the axis of examples already, see `_mapped`.
     return Collected(groups, logs.order, Threaded(logs.threaded.offsets, token=token))
 
 
 def _run(interpreter: Interpreter, fun: Callable, *args: Any) -> Any:
-    """Call a function, and let an interpreter that collects nothing see what it logs."""
+    """Call a function with an interpreter for its records, one that collects nothing."""
     if _context.state() == "searched":
         return fun(*args)
     traced = interpreter.trace(fun, *args)
@@ -441,12 +490,12 @@ def _run(interpreter: Interpreter, fun: Callable, *args: Any) -> Any:
 
 
 def _forward(jaxpr: ClosedJaxpr, *args: Any) -> list:
-    """Evaluate a program whose records belong to the transformations around this place."""
+    """Evaluate a program, and pass its records on to the transformations around."""
     return Interpreter(Forward()).stage(jaxpr, *args).run()[0]
 
 
 def _forwarded(fun: Callable) -> Callable:
-    """Return a function whose records belong to the transformations around each call."""
+    """Return a function that passes its records on to the transformations around it."""
     return ft.partial(_run, Interpreter(Forward()), fun)
 
 
@@ -455,7 +504,7 @@ def _live(xs: Sequence[Any], is_live: Callable[[Any], bool]) -> tuple[int, ...]:
 
 
 def _zero(x: Any) -> Any:
-    """A tangent or cotangent of `x` that is zero."""
+    """Return a tangent or cotangent of `x` that is zero."""
     if is_differentiable(x):
         return sharding.make_varying(jnp.zeros(x.shape, x.dtype), sharding.varying_axes(x))
     return np.zeros(x.shape, jax.dtypes.float0)

@@ -1,8 +1,24 @@
-"""Exact logs under `grad` and `checkpoint`, where JAX runs loops less often, or more.
+"""Exact logs under `grad` and `checkpoint`, where JAX runs loops less often, or twice.
 
-What does not change in a `scan` is taken out of it, records included: those are then tied
-to a counter in the carry. A `while_loop` is run once more for its derivative, or for a
-block that is computed again: that time it runs without its records.
+To differentiate a program, JAX splits it into what is known in the forward pass and what
+has to wait for the backward pass. Loops are not always split as the program was written:
+
+    `scan`      What is the same in all iterations is moved out of the loop, records
+                included. A record would then be logged once instead of `length` times:
+
+                    scan { lox_log[k] k }    ->    lox_log[k] k ; scan { }
+
+                lox ties such a record to a counter in the carry. It then depends on the
+                iteration, and stays:
+
+                    scan { lox_log[k] k anchors=i ; i' = i + 1 }
+
+    `while`     The loop runs once for what is known and once more, as a whole, for its
+                derivative or for a block that `checkpoint` computes again. The second run
+                must not log, so lox removes its records.
+
+Invariant: each record is in exactly one of the two parts, and runs as often as the program
+says.
 """
 
 import contextvars
@@ -32,8 +48,9 @@ def _anchored_scan(bind: Callable, *args, **params):
         return bind(*args, **params)
     if _context.state() == "searched":
         return bind(*args, **params)
+    # Binding the anchored loop below comes back here, with `_is_anchored` set.
     if _is_anchored.get() or not has_loose_records(jaxpr.jaxpr, sizes[0]):
-        with tracing.setting(_is_anchored, False):  # The loops inside are not anchored yet.
+        with tracing.setting(_is_anchored, False):  # The loops inside are not anchored yet
             return bind(*args, **params)
     consts, init, xs = split(args, *sizes)
 
@@ -53,9 +70,9 @@ def _anchored_scan(bind: Callable, *args, **params):
 
 @patches.implements("while under grad")
 def _pruned_while(bind: Callable, *args, **params):
-    """Keep derivatives out of a `while` if nothing but records would have them.
+    """Stop the derivatives of arguments of a `while` that only its records use.
 
-    With them, JAX would run the loop again for the derivatives, or could not transpose it.
+    With them, JAX would run the loop again for the derivatives, or fail to transpose it.
     """
     if not holds_records(params["cond_jaxpr"], params["body_jaxpr"]):
         return bind(*args, **params)
@@ -63,6 +80,7 @@ def _pruned_while(bind: Callable, *args, **params):
         _known_records.set(len(list(carried_in(params))))
     if not tracing.is_differentiating():
         return bind(*args, **params)
+    # JAX itself drops the derivatives of what only the predicate uses.
     body = without_records(params["body_jaxpr"])
     used = [True] * params["cond_nconsts"] + equations.used_inputs(body)
     pairs = zip(args, used, strict=True)
@@ -72,7 +90,12 @@ def _pruned_while(bind: Callable, *args, **params):
 
 @patches.implements("while under checkpoint")
 def _partially_known_while(rule: Callable, saveable, unknown: Sequence[bool], inst, eqn):
-    """Let the records of a `while` be in what is known: it alone is run only once."""
+    """Leave the records of a `while` in the known part, which alone runs only once.
+
+    JAX's rule returns both parts as equations: `known` runs now, and `staged` runs in the
+    backward pass. Applied to the loop without its records, it returns the right `staged`;
+    applied to the loop with them, the right `known`.
+    """
 
     def original(eqn) -> tuple:
         return rule(saveable, unknown, inst, eqn)
@@ -83,6 +106,8 @@ def _partially_known_while(rule: Callable, saveable, unknown: Sequence[bool], in
         params=_silent_while(eqn.params), effects=eqn.effects - RECORD_EFFECTS
     )
     known, staged, *rest = original(bare)
+    # If nothing is known, all of the loop runs later, once, with its records. If all of it
+    # is known, it runs now.
     if known is None:
         return None, eqn, *rest
     if not any(unknown):
@@ -90,7 +115,7 @@ def _partially_known_while(rule: Callable, saveable, unknown: Sequence[bool], in
     if emit_effect in eqn.effects:
         keys = listed(key for record in carried_in(eqn.params) for key in record.keys)
         raise NotImplementedError(
-            f"`lox.tap` of a `while_loop` that logs {keys}, inside of `jax.linearize`: JAX "
+            f"`lox.tap` of a `while_loop` that logs {keys}, inside `jax.linearize`: JAX "
             "cannot tell what of the loop is needed once and what again. Put `lox.tap` "
             "around the derivative, or use `jax.jvp`."
         )
@@ -106,13 +131,18 @@ def _silent_while(params: dict[str, Any]) -> dict[str, Any]:
 
 @patches.implements("while under linearize")
 def _traced_while(rule: Callable, trace: Any, *tracers, **params):
-    """The same while tracing: JAX's rule runs what is known, then stages the whole loop."""
+    """Do the same for `linearize`, where JAX's rule runs the known part while it traces.
+
+    It binds the known part of the loop, which `_pruned_while` sees and counts the records
+    of. Then it stages the whole loop for later, through `trace`. We hand it a trace that
+    removes the records of the loop at this point.
+    """
     with tracing.setting(_known_records, 0):
         return rule(_StageSilently(trace), *tracers, **params)
 
 
 class _StageSilently:
-    """A trace for JAX's rule of `while`, which stages what is not known without records."""
+    """Stands in for a trace in JAX's rule of `while`, and stages loops without records."""
 
     def __init__(self, trace: Any):
         self._trace = trace
@@ -126,7 +156,10 @@ class _StageSilently:
 
 
 def _silent_second_run(params: dict[str, Any]) -> dict[str, Any]:
-    """What is not known of a `while`, if all that is known has been run."""
+    """Return the parameters of the second run of a `while`, without records.
+
+    If the first run had none of them, the second one is the only run that logs.
+    """
     known = _known_records.get()
     if not known:
         return params
@@ -145,16 +178,19 @@ def _check_all_known(number: int, params: dict[str, Any]) -> None:
         )
 
 
-# Whether the next differentiated `scan` is one that is anchored already.
+# Whether the next differentiated `scan` is anchored already.
 _is_anchored = contextvars.ContextVar("is_anchored", default=False)
-# Of a `while` that is being split into what is known and what is not: how many records
-# were in the former when it was run.
+# How many records the known part of a `while` had when it ran. None: no `while` is being
+# split.
 _known_records = contextvars.ContextVar[int | None]("known_records", default=None)
 
 
 @patches.implements("closed_call under checkpoint")
 def _inlined_call(bind: Callable, *args, **params):
-    """Run a call that holds records as if it stood in the program itself."""
+    """Run a call that holds records as if its equations were in the program itself.
+
+    JAX drops a call without outputs, see the table in `lox._jax.patches`.
+    """
     if "call_jaxpr" in params:  # JAX 0.11
         jaxpr = params["call_jaxpr"]
         return jaxpr_as_fun(jaxpr)(*args) if holds_records(jaxpr) else bind(*args, **params)

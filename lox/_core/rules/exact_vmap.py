@@ -1,18 +1,24 @@
 """Exact logs under `vmap`, where JAX runs more than the program says.
 
-Every branch of a `cond` runs for every example, and a `while_loop` runs its body on until
-the last example has finished. The records in there are then given a mask that says for
-which examples they are real; nothing else of the program changes.
+With a batched predicate, every branch of a `cond` runs for every example, and a
+`while_loop` runs until the last example has finished. So lox gives each record inside a
+mask that says for which examples it is real. Nothing else changes:
 
-JAX then selects: the outputs of branches, and all that a loop carries, by which examples
-have gone on. For a ring of rows (`lox._rows.ring`) that would go through all of its rows in
-each iteration. But if what is written is masked, there is nothing to select:
+    cond index                       index = [0 1 0], all branches run for all examples
+      0: lox_log[a] x         ->       0: lox_log[a] x valid=[1 0 1]
+      1: lox_log[b] x                  1: lox_log[b] x valid=[0 1 0]
+
+JAX then selects: the outputs of the branch that an example takes, and for a loop the old
+carry of examples that have finished. To select a ring of rows (`lox._rows.ring`), each
+iteration would touch all of its rows. But if what is written is masked, there is nothing to
+select:
 
     carry    new value                         after the iteration, for running [1 0 1]
     x        body(x)                           select(running, body(x), x)
     ring     lox_write ring row valid          lox_write ring row (valid & running)
 
-So loops and branches that write are batched here, and leave the rings out.
+So lox batches loops and branches that write into rings itself, and leaves the rings out of
+the select.
 """
 
 import dataclasses
@@ -53,7 +59,7 @@ def _batched_cond(original: Callable, axis, args, dims, *, branches, **params):
         choice = _Choice(aval, Branch(number, i, len(branches)))
         return stage_once(_masked_branch, branches[i], choice, *branches[i].in_avals).jaxpr
 
-    # The index is an operand, too.
+    # The mask is made from the index, so the index is also the first operand of a branch.
     args, dims = [index, index, *operands], [dims[0], *dims]
     new = tuple(map(masked, range(len(branches))))
     if has_writes:
@@ -70,11 +76,11 @@ def _choose_in_place(
 ) -> tuple[list, list]:
     """Run all branches, and select their outputs by the index, which comes first.
 
-    A ring is not selected: it goes through one branch after the other, each of which writes
-    for the examples that take it.
+    A ring is not selected. It is passed from branch to branch, and each branch writes for
+    the examples that take it.
     """
     origins = zip(*map(written_from, branches), strict=True)
-    # For each output the operand that it is; the masked branches take the index first.
+    # For each output that is a ring, which operand of the masked branches it comes from.
     same = [each[0] if len({*each}) == 1 else None for each in origins]
     rings = [None if at is None else at + 1 for at in same]
     index, _ = _over_examples(args[0], dims[0], axis.size)
@@ -86,6 +92,7 @@ def _choose_in_place(
         for out, at in zip(outs, rings, strict=True):
             if at is not None:
                 operands[at], axes[at] = out, 0
+    # index (size,) -> (size, 1, ...) -> the shape of the outputs
     outs = []
     for at, *own in zip(rings, *each_outs, strict=True):
         inner = range(1, own[0].ndim)
@@ -95,7 +102,7 @@ def _choose_in_place(
 
 
 def _vmap(axis: Any, fun: Callable, axes: Sequence[int | None]) -> Callable:
-    """Return a function over all examples; they come first in its outputs."""
+    """Map a function over all examples, which are the first axis of its outputs."""
     return jax.vmap(
         fun,
         tuple(axes),
@@ -108,7 +115,7 @@ def _vmap(axis: Any, fun: Callable, axes: Sequence[int | None]) -> Callable:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Choice:
-    """The index of the branch that is taken, and a branch."""
+    """Which branch an example takes (`index`), and the branch to be masked."""
 
     index: Any
     branch: Branch = static()
@@ -120,11 +127,11 @@ def _masked_branch(jaxpr: ClosedJaxpr, choice: _Choice, *operands: Any) -> list:
 
 
 def _number_of(branches: Sequence[ClosedJaxpr]) -> int:
-    """Return the number of a `cond`, the same each time that JAX batches it.
+    """Return a number that identifies a `cond`, the same each time JAX batches it.
 
-    JAX may do so several times, with more and more operands that are batched. With the
-    same number the same masked branches serve, and what JAX knows of these. Two `cond`s
-    that share their branches are told apart by where they stand.
+    Inside a loop, JAX batches a `cond` several times, with more and more batched operands.
+    With the same number, the masked branches are the same programs, and JAX's caches hit.
+    Two `cond`s may share their branches, so their place in the user's code counts, too.
     """
     place = tracing.place()
     known = _numbers.setdefault(branches[0], {})
@@ -134,7 +141,8 @@ def _number_of(branches: Sequence[ClosedJaxpr]) -> int:
     return known[key][1]
 
 
-# For each first branch, by its other branches and place; a place stays, so its id does.
+# By the first branch, then by all branches and the id of the place. The place is kept with
+# the number, so that nothing else gets its id.
 _numbers: weakref.WeakKeyDictionary[ClosedJaxpr, dict[Any, tuple[Any, int]]]
 _numbers = weakref.WeakKeyDictionary()
 _next_number = it.count()
@@ -144,8 +152,9 @@ _next_number = it.count()
 def _batched_while(original: Callable, axis, args, dims, **params):
     cond, body = params["cond_jaxpr"], params["body_jaxpr"]
     sizes = params["cond_nconsts"], params["body_nconsts"]
-    # A predicate that is batched already has masked the records. Otherwise the records are
-    # masked by its value, which is carried along: asked twice, it might log twice.
+    # Where an outer `vmap` has batched the predicate, the records are masked already.
+    # Otherwise its value masks them. It is carried along instead of computed again in the
+    # body, since a predicate that logs would log twice.
     if (
         cond.out_avals[0].shape
         or not (holds_writes(body) or any(map(may_hold_records, (cond, body))))
@@ -160,9 +169,10 @@ def _batched_while(original: Callable, axis, args, dims, **params):
     masked = stage_once(_masked_step, step, consts, running, carry).jaxpr
     cond_args, body_args, init = split(list(zip(args, dims, strict=True)), *sizes)
     values, axes = zip(*cond_args, *init, strict=True)
+    # The first value of the predicate, before the loop: running (size,)
     (running,) = _vmap(axis, jaxpr_as_fun(cond), axes)(*values)
-    # With such a predicate JAX batches all that is carried. If that is so from the start,
-    # JAX need not try with less first, and the body is batched once only.
+    # With a batched predicate, JAX batches the whole carry. If it is batched from the
+    # start, JAX does not look for a fixed point, and batches the body only once.
     carry = [(running, 0), *(_over_examples(x, dim, axis.size) for x, dim in init)]
     operands = [*cond_args, *body_args, *carry]
     if holds_writes(step):
@@ -183,13 +193,14 @@ def _repeat_in_place(
 ) -> tuple[list, list]:
     """Run a `while` whose predicate is carried in front, for all examples at once.
 
-    JAX lets an example that has finished stay as it is by selecting all that it carries. A
-    ring need not be selected: nothing is written for that example.
+    JAX keeps the carry of an example that has finished by a select. A ring needs none:
+    nothing is written for that example.
     """
     consts, carry = split(operands, len(operands) - number)
     values, axes = [x for x, _ in consts], [dim for _, dim in consts]
     batched = _vmap(axis, jaxpr_as_fun(masked), [*axes, *[0] * number])
     origins = written_from(step)
+    # A ring is at the same place of the carry before and after an iteration.
     is_in_place = [origins[i] == len(consts) + i for i in range(number)]
 
     def body(carry: list) -> list:
@@ -207,16 +218,17 @@ def _masked_step(jaxpr: ClosedJaxpr, consts: list, running: Any, carry: list) ->
 
 
 def _over_examples(x: Any, dim: int | None, size: int) -> tuple[Any, int]:
-    """Return a value with an axis of examples, and where that is."""
+    """Return a value with an axis of examples, and the position of this axis."""
     return (x, dim) if dim is not None else (jnp.broadcast_to(x, (size, *jnp.shape(x))), 0)
 
 
 def _is_predicate_batched(original: Callable, axis, args, dims, params) -> bool:
-    """Return whether some examples finish before others.
+    """Return whether some examples may finish before others.
 
-    That is so if the predicate depends on the examples at first, or comes to do so in the
-    course of the iterations. Without records, the answer to the second question is quick:
-    nothing has to be masked.
+    They may if the predicate depends on the examples from the start, or does so after some
+    iterations because the carry does. JAX's own rule knows the answer: batch the loop and
+    look at the shape of the new predicate. The first question needs no body, the second one
+    the body without records, which is quick to batch since nothing has to be masked.
     """
 
     def is_batched(cond: Any, body: Any) -> bool:
@@ -236,7 +248,7 @@ def _is_predicate_batched(original: Callable, axis, args, dims, params) -> bool:
 
 
 def _stripped(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """Return a program that does the same, and neither logs nor writes into a ring."""
+    """Return a program that does the same but neither logs nor writes into a ring."""
     return Interpreter(Strip()).stage(jaxpr, *jaxpr.in_avals).jaxpr
 
 

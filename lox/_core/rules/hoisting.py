@@ -1,18 +1,26 @@
 """Find the records that JAX would move out of a `scan` that is being differentiated.
 
-JAX takes what is the same in all iterations out of the loop, and runs it once. It goes by
-the dependencies: what depends on the carry or on `xs` changes from iteration to iteration
-and stays, all else goes, records included.
+JAX takes what is the same in all iterations out of the loop and runs it once. It decides by
+dependencies: what depends on the carry or on `xs` changes from iteration to iteration and
+stays in the loop. Everything else leaves it, records included.
 
     scan { c ; k x.         k is a constant of the loop, c the carry
       y = mul c x           changes
-      z = sin k             goes
+      z = sin k             leaves
       lox_log[y] y          changes, so it stays
-      lox_log[z] z          goes, and would be logged once: a loose record
+      lox_log[z] z          leaves, and would be logged only once: a loose record
     }
 
-Calls, branches and loops inside are split in the same way, so the question is passed on
-into them. Where it is not certain that JAX leaves a record in the loop, it is called loose.
+Calls, branches and loops inside are split in the same way, so the analysis follows the
+changes into them. A carry may start to change only after some iterations, so the analysis
+of a loop is repeated until nothing new changes (a fixed point):
+
+    scan { a b ; x.         carry (a, b)
+      c = add a x           1st pass: c changes, and with it the carry a
+      in (c, a) }           2nd pass: b, which is the old a, changes too
+
+Where it is not certain that JAX leaves a record in the loop, the record counts as loose: an
+anchor that is not needed changes no log.
 """
 
 from collections.abc import Sequence
@@ -24,7 +32,7 @@ from lox._core.record import holds_records
 from lox._core.staging import split
 from lox._jax import equations
 
-# Which of some values change from iteration to iteration.
+# For each of some values, whether it changes from iteration to iteration.
 Changes = tuple[bool, ...]
 
 
@@ -35,14 +43,14 @@ def has_loose_records(jaxpr: Jaxpr, num_consts: int) -> bool:
 
 
 class _Analysis:
-    """Follows changes through a program. Answers are kept: loops are gone through twice."""
+    """Follow changes through a program. Loops ask again, so answers are remembered."""
 
     def __init__(self):
         self._answers: dict[tuple[Jaxpr, Changes], tuple[Changes, bool]] = {}
 
     def through(self, jaxpr: Any, changes: Sequence[bool]) -> tuple[Changes, bool]:
         """Return which outputs change, given the inputs, and whether a record is loose."""
-        # Its constants, if it has any, never change.
+        # The constants of a closed program never change.
         program, given = getattr(jaxpr, "jaxpr", jaxpr), tuple(changes)
         if (program, given) not in self._answers:
             self._answers[program, given] = self._evaluate(program, given)
@@ -75,10 +83,11 @@ class _Analysis:
         if name == "while":
             return self._while(eqn, given)
         if name == "cond":
-            if given[0]:  # the branch that is taken, with all that it does
+            if given[0]:  # an index that changes keeps the whole `cond` in the loop
                 return everything, False
             outs, loose = zip(*(self.through(p, given[1:]) for p in programs), strict=True)
             return tuple(map(any, zip(*outs, strict=True))), any(loose)
+        # One program with the inputs and outputs of the equation: a call of any kind.
         if [(len(p.invars), len(p.outvars)) for p in programs] == [sizes]:
             return self.through(programs[0], given)
         return everything, bool(programs) and holds_records(eqn)
@@ -96,16 +105,16 @@ class _Analysis:
         cond_consts, body_consts, carry = split(given, *sizes)
         while True:
             (running,), _ = self.through(eqn.params["cond_jaxpr"], (*cond_consts, *carry))
-            if running:
+            if running:  # a predicate that changes keeps the whole loop
                 return (True,) * len(carry), False
             after, _ = self.through(eqn.params["body_jaxpr"], (*body_consts, *carry))
             if not _add(carry, list(after)):
-                # JAX runs such a loop once for what goes, and once for what stays.
+                # JAX runs such a loop twice: once outside, once for what stays.
                 return after, holds_records(eqn)
 
 
 def _add(carry: list[bool], after: list[bool]) -> bool:
-    """Let the carry change where it does so after an iteration. Return if that is new."""
+    """Mark the carry as changing where it changes in an iteration. Return if it's new."""
     both = [x or y for x, y in zip(carry, after, strict=True)]
     is_new, carry[:] = both != carry, both
     return is_new
