@@ -134,7 +134,7 @@ def _instruction(line: str) -> Any:
 
 
 def _without_sources(text: str) -> str:
-    """A compiled program without where it comes from, which stands in front, too."""
+    """Return a compiled program without its metadata, even that of the module in front."""
     text = re.sub(r", metadata=\{[^}]*\}", "", text)
     return re.split(r"^(?=%|ENTRY)", text, maxsplit=1, flags=re.MULTILINE)[-1]
 
