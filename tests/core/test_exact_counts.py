@@ -210,3 +210,21 @@ def test_a_function_with_its_own_backward_rule_in_a_branch_under_vmap_and_grad()
         grads, logs = jax.grad(lox.spool(total), has_aux=True)(x)
         np.testing.assert_allclose(grads, slopes, rtol=1e-6)
         assert logs.valid["sine"].tolist() == [True, False]
+
+
+def test_the_derivative_of_a_map_that_logs_can_be_differentiated():
+    def body(x):
+        y = jnp.tanh(x)
+        lox.log({"y": y})
+        return y
+
+    def slope(x):
+        return jax.jvp(lambda x: lax.map(body, x).sum(), (x,), (jnp.ones_like(x),))[1]
+
+    x = np.array([0.5, -1.0], np.float32)
+    # The slope is 1 - tanh(x)^2, so its own is -2 tanh(x) (1 - tanh(x)^2).
+    expected = -2 * np.tanh(x) * (1 - np.tanh(x) ** 2)
+    for _ in range(2):
+        grads, logs = jax.grad(lox.spool(slope), has_aux=True)(jnp.asarray(x))
+        np.testing.assert_allclose(grads, expected, rtol=1e-5)
+        np.testing.assert_allclose(logs["y"], np.tanh(x), rtol=1e-6)
