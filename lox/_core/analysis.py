@@ -64,7 +64,8 @@ def may_hold_records(program: Any) -> bool:
     if _context.state() in ("silent", "searched"):  # silent rules, or nobody to care
         return False
     if hasattr(program, "eqns"):
-        return _rules_log(equations.close(program).jaxpr)
+        (jaxpr,) = equations.jaxprs_in(program)
+        return _rules_log(jaxpr)
     programs = equations.jaxprs_in(program.params)
     return _logs_when_differentiated(program) or any(map(_rules_log, programs))
 
@@ -209,7 +210,7 @@ def holds_writes(program: Any) -> bool:
         if program.primitive is write_p:
             return True
         return any(map(holds_writes, equations.jaxprs_in(program.params)))
-    jaxpr = equations.close(program).jaxpr
+    (jaxpr,) = equations.jaxprs_in(program)
     if jaxpr not in _writing:
         _writing[jaxpr] = any(map(holds_writes, jaxpr.eqns))
     return _writing[jaxpr]

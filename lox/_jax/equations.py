@@ -61,7 +61,7 @@ def keep_linear(
     """Make a `scan` that is traced in here linear in the same inputs as `eqn`.
 
     Before JAX 0.10, the transpose of a `scan` relies on its parameter `linear`, which
-    `jax.lax.scan` does not take. So `with_kept_linear` sets it when the `scan` is bound.
+    `jax.lax.scan` does not take. So `bind_scan` sets it when the `scan` is bound.
     """
     pairs = zip(args, eqn.params.get("linear", ()), strict=False)
     return setting(_linear, [x for x, is_linear in pairs if is_linear])
@@ -70,14 +70,17 @@ def keep_linear(
 _linear = contextvars.ContextVar[Sequence[ArrayLike]]("linear", default=())
 
 
-def with_kept_linear(args: Sequence[ArrayLike], params: Params) -> Params:
-    """Return the parameters of a `scan` that is traced inside `keep_linear`."""
+def bind_scan(bind: Callable[..., list], args: Sequence[ArrayLike], params: Params) -> list:
+    """Bind a `scan`, and if it is traced inside `keep_linear`, keep what is linear."""
     kept = _linear.get()
     if not kept:
-        return params
+        return bind(*args, **params)
     pairs = zip(args, params["linear"], strict=True)
     linear = tuple(is_linear or any(x is y for y in kept) for x, is_linear in pairs)
-    return {**params, "linear": linear}
+    # If it is differentiated, JAX binds others now, for its derivative. What is linear in
+    # this one may be a residual there, and no longer linear.
+    with setting(_linear, ()):
+        return bind(*args, **{**params, "linear": linear})
 
 
 def jit_options(fun: Any) -> Params:

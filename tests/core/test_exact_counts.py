@@ -177,3 +177,54 @@ def test_a_loop_for_its_logs_alone_is_run_in_a_checkpointed_block_under_grad():
     for grad in (jax.grad(f), jax.jit(jax.grad(f))):
         _, logs = lox.spool(grad)(0.7)
         np.testing.assert_allclose(logs["k"], [0.7, np.sin(0.7)] * 2, rtol=1e-6)
+
+
+def test_a_function_with_its_own_backward_rule_in_a_branch_under_vmap_and_grad():
+    @jax.custom_vjp
+    def sine(x):
+        lox.log({"sine": x})
+        return jnp.sin(x)
+
+    def forward(x):
+        return sine(x), x
+
+    sine.defvjp(forward, lambda x, cotangent: (cotangent * jnp.cos(x),))
+
+    def double(x):
+        lox.log({"double": x})
+        return 2 * x
+
+    def total(x):
+        return jax.vmap(lambda x: lax.cond(x > 0, sine, double, x))(x).sum()
+
+    x = jnp.array([1.0, -1.0])
+    slopes = [np.cos(1.0), 2.0]
+    for _ in range(2):
+        grads, logs = lox.spool(jax.grad(total))(x)
+        np.testing.assert_allclose(grads, slopes, rtol=1e-6)
+        assert logs["sine"].tolist() == [1.0, 0.0]
+        assert logs["double"].tolist() == [0.0, -1.0]
+        assert logs.valid["sine"].tolist() == [True, False]
+        assert logs.valid["double"].tolist() == [False, True]
+
+        grads, logs = jax.grad(lox.spool(total), has_aux=True)(x)
+        np.testing.assert_allclose(grads, slopes, rtol=1e-6)
+        assert logs.valid["sine"].tolist() == [True, False]
+
+
+def test_the_derivative_of_a_map_that_logs_can_be_differentiated():
+    def body(x):
+        y = jnp.tanh(x)
+        lox.log({"y": y})
+        return y
+
+    def slope(x):
+        return jax.jvp(lambda x: lax.map(body, x).sum(), (x,), (jnp.ones_like(x),))[1]
+
+    x = np.array([0.5, -1.0], np.float32)
+    # The slope is 1 - tanh(x)^2, so its own is -2 tanh(x) (1 - tanh(x)^2).
+    expected = -2 * np.tanh(x) * (1 - np.tanh(x) ** 2)
+    for _ in range(2):
+        grads, logs = jax.grad(lox.spool(slope), has_aux=True)(jnp.asarray(x))
+        np.testing.assert_allclose(grads, expected, rtol=1e-5)
+        np.testing.assert_allclose(logs["y"], np.tanh(x), rtol=1e-6)

@@ -42,16 +42,15 @@ from lox._jax import equations, patches, tracing
 @patches.implements("scan under grad")
 def _anchored_scan(bind: Callable, *args, **params):
     """Tie the records in a `scan` that is being differentiated to the loop."""
-    params = equations.with_kept_linear(args, params)
     jaxpr, sizes = params["jaxpr"], equations.scan_sizes(params)
     if not holds_records(jaxpr) or not tracing.is_differentiating():
-        return bind(*args, **params)
+        return equations.bind_scan(bind, args, params)
     if _context.state() == "searched":
-        return bind(*args, **params)
+        return equations.bind_scan(bind, args, params)
     # Binding the anchored loop below comes back here, with `_is_anchored` set.
     if _is_anchored.get() or not has_loose_records(jaxpr.jaxpr, sizes[0]):
         with tracing.setting(_is_anchored, False):  # The loops inside are not anchored yet
-            return bind(*args, **params)
+            return equations.bind_scan(bind, args, params)
     consts, init, xs = split(args, *sizes)
 
     def body(carry, x):
