@@ -10,7 +10,7 @@ import numpy as np
 
 from lox._core import context as _context
 from lox._core.record import Record, bind, is_array, log_p
-from lox._jax import sharding
+from lox._jax import patches, sharding
 from lox._logdict.logdict import logdict
 from lox._rows.reductions import Reduction, reduction_named
 from lox._rows.side_by_side import RESERVED
@@ -98,6 +98,23 @@ def relog(record: Record) -> None:
         bind(log_p, [record])
     elif state == "printed" and not record.passed_on:
         _print(record.with_default_steps(sharding.coordinates()))
+
+
+@patches.implements("branches that return logs")
+def _check_branches(check: Callable, *args: Any) -> None:
+    """Say what to write if branches of a `cond` or `switch` return different records."""
+    try:
+        check(*args)
+    except TypeError as error:
+        # After the names and the functions of two branches: the forms of their outputs.
+        trees = [getattr(form, "tree", form) for form in args[5:7]]
+        if not any((tree.node_data() or [None])[0] is logdict for tree in trees):
+            raise
+        raise TypeError(
+            f"{error}\n\nA branch returns what `lox.log` returns: the record, which has "
+            "other keys or values than that of another branch. To log and return nothing, "
+            "write `lambda: lox.log(...) and None`, or a `def` without `return`."
+        ) from None
 
 
 def print_with(fun: Callable[[Record], None]) -> None:

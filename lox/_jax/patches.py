@@ -108,6 +108,13 @@ PATCHES = (
         issue=20628,
     ),
     Patch(
+        name="branches that return logs",
+        target="jax._src.lax.control_flow.conditionals:_check_branch_outputs",
+        without="If a branch such as `lambda: lox.log(...)` returns its record and another "
+        "one does not, the error is about pytrees.",
+        change="Adds what to write instead to the error.",
+    ),
+    Patch(
         name="order of prints",
         target="jax._src.interpreters.pxla:lower_sharding_computation",
         without="Records that nothing collects are printed in any order around branches, "

@@ -32,6 +32,7 @@ import jax
 import jax.numpy as jnp
 
 from lox._jax import sharding
+from lox._rows.histogram import check_value
 from lox._rows.reductions import Reduction
 from lox._rows.rows import Branch, Rows, Where, static, static_names
 from lox._rows.types import AnyArray, PyTree, RowForm, Shape
@@ -117,14 +118,15 @@ Entry = Rows | Accumulator
 def reduced(keys: Sequence[str], rows: Rows, reduction: Reduction) -> Accumulator:
     """Make an accumulator of a single row of some keys."""
     for key, value in zip(keys, rows.value, strict=True):
-        for leaf in jax.tree.leaves(value):
-            try:
+        try:
+            check_value(value, reduction)
+            for leaf in jax.tree.leaves(value):
                 reduction.result(leaf.dtype)
-            except TypeError as error:
-                raise TypeError(
-                    f"The rows of {key!r}, logged at {rows.where}, cannot be reduced by "
-                    f"{reduction.name}: {error}."
-                ) from None
+        except TypeError as error:
+            raise TypeError(
+                f"The rows of {key!r}, logged at {rows.where}, cannot be reduced by "
+                f"{reduction.name}: {error}."
+            ) from None
     lift = _over_batch(reduction.lift, len(rows.batch))
     one = Accumulator(
         value=[lift(jnp.asarray(leaf)) for leaf in jax.tree.leaves(rows.value)],

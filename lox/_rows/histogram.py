@@ -134,6 +134,18 @@ def _check_dtype(dtype: Any) -> None:
         raise TypeError(f"a histogram is of real numbers, not of {dtype}")
 
 
+def check_value(value: Any, reduction: Reduction) -> None:
+    """Raise if a reduction to a histogram would count the counts of another one."""
+    is_histogram = lambda x: isinstance(x, Histogram)  # noqa: E731
+    leaves = jax.tree.leaves(value, is_leaf=is_histogram)
+    if reduction.dtype is _check_dtype and any(map(is_histogram, leaves)):
+        raise TypeError(
+            "they hold a `lox.Histogram`, and its counts would be counted as values. Log "
+            "the values themselves, or keep every row of this key and add the histograms "
+            "up with `lox.Histogram.merged`"
+        )
+
+
 def _checked_bins(bins: int) -> int:
     if not isinstance(bins, int) or bins < 1:
         raise ValueError(f"`bins` must be a number of bins, at least 1, not {bins!r}.")

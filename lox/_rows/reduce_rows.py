@@ -10,6 +10,7 @@ from jax import lax
 
 from lox._rows.accumulator import Accumulator, empty, finished, reduced
 from lox._rows.align import align, common_form, masked
+from lox._rows.histogram import check_value
 from lox._rows.merge import combine
 from lox._rows.reductions import Reduction, reduction_named
 from lox._rows.rows import Rows
@@ -32,8 +33,7 @@ def _reduce(key: str, rows: Rows, reduction: Reduction | None) -> Rows:
     if reduction is None or done:
         return rows
     rows = rows.map(_strong, count=None)
-    for leaf in jax.tree.leaves(rows.value):
-        _check(key, leaf.dtype, reduction)
+    _check(key, rows.value, reduction)
     return _over_leading(rows, key, reduction)
 
 
@@ -42,9 +42,11 @@ def _strong(x: Any) -> jax.Array:
     return jnp.asarray(array, array.dtype)
 
 
-def _check(key: str, dtype: Any, reduction: Reduction) -> None:
+def _check(key: str, value: Any, reduction: Reduction) -> None:
     try:
-        reduction.result(dtype)
+        check_value(value, reduction)
+        for leaf in jax.tree.leaves(value):
+            reduction.result(leaf.dtype)
     except TypeError as error:
         raise TypeError(
             f"The rows of {key!r} cannot be reduced by {reduction.name}: {error}."

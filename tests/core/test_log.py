@@ -428,3 +428,17 @@ def test_prints_come_in_order_around_calls_branches_and_loops(capsys):
     jax.jit(jax.vmap(lambda x: (fun(x), lox.log({"x": x})) and x))(jnp.arange(2.0))
     lox.barrier()
     assert capsys.readouterr().out.splitlines()[-1] == "{'x': [0.0, 1.0]}"
+
+
+@pytest.mark.parametrize("other", [lambda: lox.log({"b": 1.0}), lambda: None, lambda: 2.0])
+def test_branches_that_return_different_records_are_told_what_to_write(other):
+    branches = [lambda: lox.log({"a": 1.0}), other]
+    for order in (branches, branches[::-1]):
+        with pytest.raises(TypeError, match=r"`lambda: lox.log\(\.\.\.\) and None`"):
+            lox.spool(lambda x: jax.lax.cond(x > 0, *order))(1.0)
+        with pytest.raises(TypeError, match=r"the record.*a `def` without `return`"):
+            lox.spool(lambda i: jax.lax.switch(i, [*order, other]))(1)
+    # Errors that have nothing to do with logs stay as they are.
+    with pytest.raises(TypeError) as raised:
+        jax.lax.cond(True, lambda: None, lambda: 2.0)
+    assert "lox.log" not in str(raised.value)

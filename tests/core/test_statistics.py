@@ -213,3 +213,23 @@ def test_a_histogram_of_what_has_no_order_is_an_error():
     fun = lambda: lox.log({"z": jnp.ones(2, jnp.complex64)})  # noqa: E731
     with raises(TypeError, "'z'", "'histogram'", "real numbers"):
         lox.spool(fun, reduce="histogram")()
+
+
+def test_a_histogram_of_histograms_is_an_error():
+    def fun(x):
+        lox.log({"x": x, "h": lox.histogram(x, edges=[0, 1, 2, 3])})
+
+    x = jnp.array([0.5, 1.5])
+    said = "'h'", "'histogram'", "`lox.Histogram`", "`lox.Histogram.merged`"
+    for _ in range(2):
+        with raises(TypeError, "'h'", "test_statistics.py", *said[1:]):
+            lox.spool(fun, reduce="histogram")(x)
+        with raises(TypeError, *said):
+            lox.spool(fun, reduce={"h": lox.Histogram.reduction(edges=[0, 1])})(x)
+        _, logs = jax.jit(lox.spool(fun))(x)
+        with raises(TypeError, *said):
+            logs.reduce("histogram")
+        # Nothing is counted twice where the values themselves are reduced.
+        _, logs = lox.spool(fun, reduce={"x": "histogram"})(x)
+        assert logs["x"].counts.sum() == 2
+        assert logs["h"].counts.tolist() == [1, 1, 0]
