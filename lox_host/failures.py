@@ -6,7 +6,7 @@ error reaches the program at one of two places, and only once:
 - at its next host call: what `unreported` returns is raised there, to stop it;
 - where the program waits for its callbacks: `collect` returns it to `lox.barrier`.
 
-In between the callback is muted: what the program had logged already by then is left out.
+In between, the callback is not called for records that the program has already logged.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ class Failures:
         return failure
 
     def unreported(self, listener: Hashable) -> Failure | None:
-        """Return what the program of a listener is to be stopped with, if anything."""
+        """Return the failure that must stop the program of a listener, if there is one."""
         failure = self._muted.get(listener) if self._muted else None
         return None if failure is None or failure.is_reported else failure
 
@@ -66,7 +66,7 @@ class Failures:
         self._muted.pop(listener, None)
 
     def collect(self, listener: Hashable) -> list[Failure]:
-        """Return and forget what failed, but for what others are waiting for."""
+        """Return and forget the failures, except those that other threads wait for."""
         with self._lock:
             mine, others = [], []
             for failure in self._uncollected:
@@ -80,7 +80,7 @@ class Failures:
 
     @contextlib.contextmanager
     def awaiting(self, listener: Hashable) -> Iterator[None]:
-        """Leave what fails for this listener to whoever is in here."""
+        """Keep the failures of this listener for the thread inside this context."""
         with self._lock:
             self._awaited[listener] += 1
         try:

@@ -1,12 +1,12 @@
 """A writer that may fail or stall, and what is known of that.
 
-It *fails* when a method raises: a disk is full, a server is gone. That is warned of at
-once. Rows whose `write` raised are lost, and counted. Those that `flush` raised at wait in
-the writer. Either is tried again, soon at first, then less often. When all works again, a
-warning says how much is missing.
+A writer *fails* when a method raises: a disk is full, a server is gone. The user gets a
+warning at once. If `write` raised, its rows are lost, and counted. If `flush` raised, its
+rows wait in the writer. lox tries again, soon at first, then less often. When everything
+works again, a warning says how many rows are missing.
 
-It *stalls* when a method does not return for `patience` seconds. That is warned of, too,
-and until it returns nobody waits for it any more.
+A writer *stalls* when a method does not return for `patience` seconds. The user gets a
+warning, and until the method returns, lox no longer waits for it.
 
     write  write  write  flush  write  flush  flush        flush  write  flush
       |      x      |      x      -      |      ...hangs...  |      |      |
@@ -82,7 +82,7 @@ class GuardedWriter:
             self.lost_rows += rows
 
     def flush(self) -> None:
-        """Have the writer flush. All is well again if that and what failed works."""
+        """Flush the writer. It has recovered if this works, and what failed before too."""
         if self._attempt("flush", self._writer.flush):
             self.unflushed_rows = 0
             if self.is_down() and not self._failing:
@@ -94,7 +94,7 @@ class GuardedWriter:
         del self.runs[run.id]
 
     def is_down(self) -> bool:
-        """Return whether it has failed or stalled, and nobody is to wait for it."""
+        """Return whether it has failed or stalled, so that nothing should wait for it."""
         return self._failure is not None or self._is_stalled
 
     def has_done_nothing(self, since: float) -> bool:

@@ -8,9 +8,8 @@ is called on the thread of a worker that no other logger has:
     logger.init, logger.finish --worker--+--> RunRegistry
 
 A `MultiLogger` is one whose writer, a `FanOut`, puts rows into the buffers of its members.
-It waits for none of them, so that a member that hangs holds up no other. Who waits is the
-program, before it gives more to a logger of which a member has no room, and whoever wants
-something to be finished.
+It waits for none of them, so a member that hangs does not hold up the others. Only two
+things wait: a program that logs while a member has no room, and a call that finishes runs.
 """
 
 import contextlib
@@ -109,7 +108,7 @@ class HostLogger:
         """Return the ids of the runs with these keys. New ones are begun.
 
         Args:
-            keys: The data of the PRNG keys, one a row.
+            keys: The data of the PRNG keys, one key per row.
             process: The number of this process.
             agree: Returns the value for a name that all processes agree on.
         """
@@ -183,7 +182,7 @@ class HostLogger:
             member.check(at_end=at_end)
 
     def forget(self) -> None:
-        """Have no runs any more, and write nothing of those that there were."""
+        """Forget all runs, and write nothing more of them."""
         self.registry.forget()
         self.buffer.discard()
         self._ending = {}
@@ -196,7 +195,7 @@ class HostLogger:
 
     @property
     def depth(self) -> int:
-        """How many loggers of several are inside of one another here."""
+        """Return how many levels of `MultiLogger` are nested here."""
         return max((1 + member.depth for member in self._members), default=0)
 
     def _collect_waiting(self) -> None:
@@ -283,9 +282,9 @@ class HostLogger:
 
 
 def settle() -> None:
-    """Return when all that reached the host is written and flushed.
+    """Wait until everything that reached the host is written and flushed.
 
-    Back ends that have stalled are not waited for, which they have been warned of.
+    This does not wait for back ends that have stalled; the user has been warned of them.
     """
     start, loggers = time.monotonic(), _outermost_first()
     for logger in loggers:
@@ -321,10 +320,10 @@ def flush_all() -> None:
 def finish_all(*, is_interrupted: bool = False) -> None:
     """End all runs. For the end of the process.
 
-    Loggers that do not get it done are named, and so is how much they have not written.
+    Print the names of loggers that do not get it done, and how much they have not written.
 
     Args:
-        is_interrupted: Whether nobody wants to wait for what takes longer than a second.
+        is_interrupted: Whether to wait for one second at most.
     """
     loggers, start = _outermost_first(), time.monotonic()
     ended = []

@@ -11,8 +11,8 @@ another thread can read it there:
 JAX may make a host call on the main thread. If Python raised KeyboardInterrupt in there,
 JAX would make an error of its own of it. So it is put off until the call is over.
 
-Handlers of the user's stay in force. Where an event loop has taken the file descriptor for
-itself, as in a notebook, programs are not stopped.
+The user's own handlers stay in force. If an event loop uses the file descriptor, as in a
+notebook, programs are not stopped.
 """
 
 import _thread
@@ -121,9 +121,9 @@ def _on_interrupt(number: int, frame: FrameType | None) -> None:
 class _InterruptWhenGone:
     """Asks for another KeyboardInterrupt on the main thread when it is deleted.
 
-    What a host call raises is deleted inside of JAX, before that raises its own error. No
-    handler is called there, but as soon as the main thread is back in Python: before anyone
-    has seen the error of JAX. This is no method, because Python code would call handlers.
+    JAX deletes what a host call raises before it raises its own error. Python calls no
+    handler there, but as soon as the main thread is back in Python, before anyone has seen
+    JAX's error. This is not a Python method, because Python code would call the handlers.
     """
 
     __del__ = _thread.interrupt_main

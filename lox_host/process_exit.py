@@ -38,7 +38,7 @@ def end_runs_first() -> None:
 def write_at_sigterm() -> None:
     """Write what reached the host before SIGTERM ends the process.
 
-    A handler of the user's stays in force. On Windows nobody sends this signal.
+    The user's own handler stays in force. Windows does not send this signal.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if os.name == "nt" or not is_main:
@@ -82,7 +82,7 @@ def _at_exit() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """What a process has begun is not for its children to write, nor its signals."""
+    """Leave the runs, threads and signals of the parent alone in a forked child."""
     forget_threads()
     forget_all()
     with contextlib.suppress(ValueError):  # not on the main thread

@@ -77,11 +77,11 @@ class RunRegistry:
         return id in self._names_of_finished
 
     def forget(self) -> None:
-        """Have no runs any more, as if they had never been."""
+        """Forget all runs, as if they had never existed."""
         self.runs, self._ids = {}, {}
 
     def unknown(self, id: int) -> ValueError:
-        """Return what to raise where there is no run with this id, or no longer."""
+        """Return the error for an id without a run, or whose run is finished."""
         if self.is_finished(id):
             return ValueError(
                 f"The run {self._names_of_finished[id]!r} is finished: nothing can be "

@@ -1,7 +1,7 @@
 """One table of all keys, for pandas, polars and Parquet. NumPy only.
 
-Rows of different keys stand in one line where they have the same labels, which are their
-batch indices and their steps:
+Rows of different keys share a line if they have the same labels, which are their batch
+indices and their steps:
 
     loss at steps 0, 1, 2           step  loss  test
     test at step 2            ->       0   6.0

@@ -5,9 +5,9 @@
                   waits only                          ^
                   if it is full                       | call_later: what is to be flushed
 
-lox has one that makes the callbacks of `lox.tap`, and one for each logger, which calls its
-back end: what one of them waits for holds up none of the others. What was submitted is
-never dropped. When the calls are too slow, and the queue is full, the program waits.
+lox has one worker for the callbacks of `lox.tap`, and one per logger, which calls its back
+end. A worker that waits does not hold up the others. Submitted calls are never dropped: if
+they are too slow and the queue is full, the program waits.
 """
 
 import contextlib
@@ -109,7 +109,7 @@ class Worker:
         return self._queue.qsize() - len(self._requests)
 
     def is_current(self) -> bool:
-        """Whether this is called on the worker's thread."""
+        """Return whether this is called on the worker's thread."""
         return current_worker() is self
 
     def submit(self, call: Call, nbytes: int = 0) -> None:
@@ -124,13 +124,13 @@ class Worker:
         self._queue.put((call, nbytes))
 
     def run(self, call: Callable[[], T]) -> T:
-        """Make a call after all that was submitted, and return or raise what it does."""
+        """Make a call after all submitted ones, and return or raise what it does."""
         return self.request(call).result()
 
     def request(self, call: Callable[[], T]) -> Future[T]:
-        """Have a call made after all that was submitted, and return what it will return.
+        """Make a call after all submitted ones, and return a future of its result.
 
-        It is made at once on the worker's own thread, and where there is none.
+        On the worker's own thread, or without a thread, the call is made at once.
         """
         future: Future[T] = Future()
         if self.is_current():
@@ -147,16 +147,16 @@ class Worker:
         return future
 
     def wait(self) -> None:
-        """Return when all that was submitted so far is done."""
+        """Wait until everything that was submitted so far is done."""
         self.run(_nothing)
 
     def has_done_nothing(self, since: float, seconds: float) -> bool:
-        """Return whether somebody who waits since then has seen nothing done for long."""
+        """Return whether no call was done for so many seconds since then."""
         return time.monotonic() - max(since, self.progress) >= seconds
 
     @contextlib.contextmanager
     def unbounded(self) -> Iterator[None]:
-        """Let nobody wait for room, while the worker's thread itself waits for them."""
+        """Let nothing wait for room, while the worker's thread itself waits for it."""
         self._is_unbounded = True
         try:
             yield
@@ -164,17 +164,17 @@ class Worker:
             self._is_unbounded = False
 
     def call_later(self, call: Call, delay: float) -> None:
-        """Make a call within so many seconds: once, however often this is asked for."""
+        """Make a call within so many seconds, once, however often you ask for it."""
         self._due.setdefault(call, time.monotonic() + delay)
 
     def flush(self, until: float = float("inf")) -> None:
-        """Make the calls now that are due until then."""
+        """Make the calls that are due until then now."""
         for call in [call for call, due in self._due.items() if due <= until]:
             self._due.pop(call, None)
             call()
 
     def _is_filled(self, share: float) -> bool:
-        """Whether so much of the queue is taken."""
+        """Return whether so much of the queue is taken."""
         is_filled = (
             self._queue.qsize() >= share * self.max_calls
             or self._waiting_bytes >= share * self.max_bytes

@@ -13,9 +13,9 @@ when there are very many, and whenever somebody waits for it: then the writer ge
 Packets are numbered as they arrive, and `Block.order` carries these numbers, so that a
 batch knows the order of logging although its blocks are sorted by layout.
 
-Nothing is dropped: without room the program waits. Only a writer that is down, because it
-has failed or stalled, must not hold up the program, and with it all other writers: what it
-has no room for is counted and left out.
+Nothing is dropped: if there is no room, the program waits. There is one exception. A writer
+that has failed or stalled must not hold up the program and all other writers, so rows that
+it has no room for are counted and left out.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
 """Completion in shells, by argcomplete: `lox completion SHELL` prints what asks for it.
 
-When a shell wants to know what can stand where the cursor is, it calls `lox` itself, with
-the line so far in the environment. The parser knows commands and options; stores, runs and
-keys are found here.
+To complete a word, a shell calls `lox` itself, with the line so far in the environment. The
+parser knows commands and options; this file finds stores, runs and keys.
 """
 
 import argparse
@@ -27,7 +26,7 @@ def completion(shell: str) -> None:
 
 
 def answer_shell(parser: argparse.ArgumentParser, **options: Any) -> None:
-    """Tell a shell that asks what can stand where the cursor is, and exit."""
+    """Print the completions if a shell asks for them, and exit."""
     import argcomplete
 
     argcomplete.autocomplete(parser, always_complete_options=False, **options)

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Keys may be in Greek where the output is in ASCII.
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
     try:
-        # A warning is for the user, too: in one line, without the place in our code.
+        # Users see warnings too: in one line, without the place in our code.
         with warnings.catch_warnings():
             warnings.showwarning = _print_warning
             code = _dispatch(args)
@@ -77,7 +77,7 @@ def _clean(message: object) -> str:
 
 
 def _discard_output() -> None:
-    """Print nothing more, not even at exit: whoever read the output has left."""
+    """Print nothing more, not even at exit: the program that read the output has ended."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

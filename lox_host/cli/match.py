@@ -6,7 +6,7 @@ from lox_host.cli.errors import missing_key
 
 
 def matches(name: str, key: str) -> bool:
-    """Return whether a name is a key, or stands below it: `loss/policy` below `loss`."""
+    """Return whether a name is a key, or below it: `loss/policy` is below `loss`."""
     return name == key or name.startswith(f"{key}/")
 
 

@@ -23,7 +23,7 @@ class Column:
     """A column of a table.
 
     Attributes:
-        head: What stands above.
+        head: The heading.
         cells: The texts below.
         right: Whether they end below each other, as numbers do.
         style: What they look like on a terminal.

@@ -129,7 +129,7 @@ def _select(store: str, text: str, runs: list[SelectedRun]) -> list[SelectedRun]
     for run in runs:
         by_name.setdefault(run.run.name, []).append(run)
         by_session.setdefault(run.reader.folder.name, []).append(run)
-    # Both are told apart by what they are: names of sessions begin with a date.
+    # Sessions and runs do not have the same names: those of sessions begin with a date.
     names = [*by_session, *by_name]
     found = [name] if name in names else [full for full in names if full.startswith(name)]
     if len(found) > 1:

@@ -96,7 +96,7 @@ def _print_head(out: Screen, runs: Sequence[SelectedRun], content: Content) -> N
 
 
 def _wrapped(text: str, width: int | None) -> str:
-    """The text beside the margin, in as many lines as it needs there."""
+    """Wrap the text next to the margin, in as many lines as it needs."""
     if width is None:
         return text
     size = max(width - MARGIN, 1)

@@ -25,7 +25,7 @@ class Plot:
 
     Args:
         panels: The panels.
-        title: What stands above them.
+        title: The text above them.
         picture: Draws them, if somebody asks for the image.
     """
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class PrintAbove:
-    """Stands before a standard stream, and prints whole lines above what moves.
+    """Replaces a standard stream, and prints whole lines above what moves.
 
     Rich has the same, `rich.file_proxy.FileProxy`, but holds no lock from when it measures
     what moves until it has written. With rich 15.0, of 200 lines that two threads print
@@ -19,7 +19,7 @@ class PrintAbove:
     Args:
         file: The stream.
         console: The console of rich that moves something.
-        lock: Whoever has it is the only one to write to the terminal.
+        lock: Only the thread that holds it may write to the terminal.
 
     Attributes:
         rich_proxied_file: The stream. So rich calls it, and asks for it.
@@ -46,7 +46,7 @@ class PrintAbove:
         self.write("".join(lines))
 
     def flush(self) -> None:
-        """Print what has begun as a line of its own."""
+        """Print an unfinished line as a line of its own."""
         with self._lock:
             text, self._begun_line = self._begun_line, ""
             if text:

@@ -22,7 +22,7 @@ class Bar:
     """How far a program is, on standard error.
 
     Args:
-        title: What stands in front.
+        title: The text in front of the bar.
         total: How many iterations there will be. Infinity: nobody knows.
     """
 
@@ -51,7 +51,7 @@ class Bar:
 
     def end(self, number: int) -> None:
         if self._view is not None:
-            # What was in branches that were not taken does not count any more.
+            # Iterations in branches that were not taken no longer count.
             self._view.update(self._done, total=self._done)
         elif self._last_line > self._start and self._printed < self._done:
             self._print_line()

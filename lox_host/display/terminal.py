@@ -88,7 +88,7 @@ class Region:
         self._lock.acquire()
 
     def forked(self, *, is_child: bool) -> None:
-        """Let only one of the two processes go on with the region, after the fork."""
+        """Let only one of the two processes keep the region after the fork."""
         if is_child:
             self._release()
         self._lock.release()
@@ -167,7 +167,7 @@ def can_move(file: TextIO | None = None) -> bool:
 
 
 def _stream(file: TextIO | None) -> TextIO:
-    """Return the file itself. While something moves, another stands before it."""
+    """Return the file itself, without the `PrintAbove` that may replace it."""
     stream = sys.stderr if file is None else file
     return getattr(stream, "rich_proxied_file", stream)
 

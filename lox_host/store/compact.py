@@ -1,11 +1,12 @@
 """The end of a session: many small frames become few large ones, all at once.
 
     before     journal      0000.arrows (100 frames)      0001.arrows (1 large frame)
-    meanwhile  journal.new  0002.arrows.new (1 frame)     beside all of these
+    during     journal.new  0002.arrows.new (1 frame)     beside all of these
     after      journal      0002.arrows                   0001.arrows
 
-Replacing the journal is what makes the new frames count. A process that is killed before
-leaves the old session, one that is killed after it the new one and files that nobody reads.
+The new frames count once the journal is replaced. A process that is killed before that
+leaves the old session. One that is killed later leaves the new session, and files that no
+reader opens.
 """
 
 import contextlib

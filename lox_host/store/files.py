@@ -1,7 +1,7 @@
 """Open files of a store that may be damaged, or made to do harm.
 
-A store may come from anybody. Nothing in it is opened but regular files inside of it: not
-what a link points to, nor a device or a pipe, at which a reader would wait forever.
+A store may come from anybody. lox opens only regular files in it: it follows no links, and
+opens no devices or pipes, at which a reader would wait forever.
 """
 
 import os

@@ -80,7 +80,7 @@ def begin_session(path: Path, mode: str, process: int = 0, job: str = "") -> pat
 
 
 def check_mode(mode: str) -> None:
-    """Raise if a mode is none of those of `begin_session`."""
+    """Raise if `begin_session` does not know a mode."""
     if mode not in ("a", "w", "x"):
         raise ValueError(f'`mode` is {mode!r}; it is "a" (add), "w" (write anew) or "x".')
 

@@ -14,7 +14,8 @@ from lox_host.store.reader import Reader, StaleSession
 class Follower:
     """Read what is new in a session, again and again.
 
-    The journal is read on from where it ended, so that looking again costs what has come:
+    It continues to read the journal where it ended before, so each look costs only as much
+    as has been added:
 
         journal   | run, layout, frame, frame, layout, frame | frame, frame, end |
                   |-- read: runs and layouts are kept -------|-- read now -------|

@@ -44,8 +44,8 @@ class Frame(NamedTuple):
         rows: How many rows it has.
         runs: The lowest and the highest id of their runs.
         columns: Where its columns are.
-        nonfinite: The numbers of the columns with NaN or infinities. None: nobody has
-            looked, as in the first format.
+        nonfinite: The numbers of the columns with NaN or infinities. None: not known, as in
+            the first format.
     """
 
     group: int

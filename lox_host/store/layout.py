@@ -1,7 +1,7 @@
 """What the rows of a group look like: the columns, and what each of them holds.
 
-A file of the store is a table without trees. The layout says where in it the parts of a
-block stand, by the numbers of columns:
+A file of the store is a table without trees. The layout says in which columns the parts of
+a block are:
 
     block of rows                              columns of the file
     runs                                       0  @run

@@ -13,9 +13,9 @@ except ImportError:  # Windows
 
 
 def lock(file: int) -> bool:
-    """Take the lock of an open journal, and return whether nobody else has it.
+    """Take the lock of an open journal, and return whether that worked.
 
-    Where a file system has no locks, nobody has it.
+    It always works on file systems without locks.
     """
     if fcntl is None:
         return True
@@ -29,7 +29,7 @@ def lock(file: int) -> bool:
 
 
 def is_locked(journal: pathlib.Path) -> bool:
-    """Return whether somebody, in this process or in another, writes a session."""
+    """Return whether a session is being written, in this process or in another."""
     with contextlib.suppress(OSError):
         file = open_file(journal)
         try:

@@ -77,9 +77,9 @@ def read_session(folder: pathlib.Path) -> "Reader":
 
 
 def retry_if_stale(fun: Callable[P, T]) -> Callable[P, T]:
-    """Make a function that opens a store and reads it begin anew when it comes too late.
+    """Make a function that reads a store start again if a session changes under it.
 
-    At its end a session is rewritten, and the files that a reader knew of are removed.
+    At its end, a session is rewritten, and the files that a reader knew are removed.
     """
 
     @ft.wraps(fun)

@@ -132,7 +132,7 @@ def _after(before: Sequence[Block], blocks: Sequence[Block]) -> list[Block]:
 
 
 def _remove_from(reader: Reader, runs: Sequence[Run]) -> None:
-    """Remove runs with the same keys from a session, unless somebody is writing it."""
+    """Remove runs with the same keys from a session, unless it is being written."""
     replaced = {(run.key, run.process) for run in runs}
     ids = {id for id, run in reader.runs.items() if (run.key, run.process) in replaced}
     if not ids or is_locked(reader.folder / NAME):
@@ -149,7 +149,7 @@ def _remove_from(reader: Reader, runs: Sequence[Run]) -> None:
 
 
 def _read_sessions(path: Path) -> list[Reader]:
-    """Open all sessions that can be read, without a word on those that cannot."""
+    """Open all sessions that can be read, without a warning about the others."""
     readers = []
     for folder in sessions_of(path)[0]:
         with contextlib.suppress(OSError):

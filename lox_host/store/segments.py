@@ -1,6 +1,6 @@
 """The data files of a session: each is written once, from its beginning to its end.
 
-Only `lox.save` goes on with files of a session that has ended, if it is whole.
+Only `lox.save` continues the files of a session that has ended, if it is whole.
 """
 
 import os
@@ -37,7 +37,7 @@ class Segments:
     def after(
         cls, folder: pathlib.Path, frames: Mapping[int, Sequence[Frame]]
     ) -> "Segments":
-        """Go on with the files that a session ended with, where there is room in them."""
+        """Continue the files that a session ended with, if they have room."""
         numbers = [int(p.name.split(".")[0]) for p in folder.glob("*.arrows")]
         segments = cls(folder, max(numbers, default=-1) + 1)
         for group in [group for group in frames if frames[group]][:OPEN]:

@@ -30,7 +30,7 @@ KEPT = 64 << 20
 
 
 class SessionBusy(Exception):
-    """Somebody writes a session that another wanted to go on with."""
+    """A session cannot be continued, because another writer has it open."""
 
 
 @dataclasses.dataclass
@@ -69,10 +69,10 @@ class Session:
 
     @classmethod
     def reopen(cls, reader: Reader) -> "Session | None":
-        """Go on with a session. None if it is not whole, or of an older format.
+        """Continue a session. None if it is not whole, or of an older format.
 
         Raises:
-            SessionBusy: If somebody writes it.
+            SessionBusy: If another writer has it open.
             StaleSession: If it is no longer what the reader has read.
         """
         file = open_file(reader.folder / journal.NAME, os.O_RDWR | os.O_APPEND)
@@ -110,7 +110,7 @@ class Session:
         self._note({"run": {**fields, "keys": keys}})
 
     def remove(self, runs: Collection[int]) -> None:
-        """Let runs count no longer."""
+        """Remove runs: they no longer count."""
         self._note({"removed": sorted(runs)})
 
     def append(self, blocks: Sequence[Block]) -> None:

@@ -42,15 +42,15 @@ class Events:
         self._images, self._texts = set(images), set(texts)
 
     def file(self, file: Any) -> Any:
-        """What writes records to a file."""
+        """Return a writer of records to a file."""
         return self._board["records"].RecordWriter(file)
 
     def version(self) -> bytes:
-        """What each file begins with."""
+        """Return the first record of each file."""
         return self._record(file_version="brain.Event:2")
 
     def config(self, entries: Mapping[str, Any], start: float) -> bytes:
-        """Hyperparameters."""
+        """Return the record of the hyperparameters."""
         shown = {
             name: x if isinstance(x, bool | int | float | str) else str(x)
             for name, x in entries.items()
@@ -59,11 +59,11 @@ class Events:
         return self._record(summary=hparams)
 
     def event(self, step: int, values: Sequence[Any]) -> bytes:
-        """Values at a step."""
+        """Return the record of values at a step."""
         return self._record(step=step, summary=self._summary(value=values))
 
     def values(self, row: TrackerRow) -> Iterator[tuple[str, Any]]:
-        """All that is in a row, each with its key."""
+        """Yield everything in a row, each with its key."""
         value = self._summary.Value
         for key, number in {**row.numbers, **row.other_step_values}.items():
             yield key, value(tag=key, simple_value=number)
@@ -125,7 +125,7 @@ def _has_channels(array: np.ndarray) -> bool:
 
 
 def _each_image(key: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """The images in an array with their tags, as `(height, width, channels)` of uint8."""
+    """Yield the images in an array with their tags, as uint8 `(height, width, channels)`."""
     scale = 255 if array.dtype.kind == "f" else 1
     pixels = np.clip(np.nan_to_num(array) * scale, 0, 255).round().astype(np.uint8)
     pixels = pixels if _has_channels(pixels) else pixels[..., None]

@@ -80,7 +80,7 @@ def append(path: Path, text: str) -> None:
 
 
 def check_exists(path: str | os.PathLike) -> None:
-    """Raise if a file that is open for writing has been removed: nobody could read it."""
+    """Raise if a file was removed while it is open for writing: nobody could read it."""
     if not os.path.exists(path):
         raise FileNotFoundError(
             f"`{path}` has been removed while it was written. What was logged is lost."

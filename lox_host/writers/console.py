@@ -81,7 +81,7 @@ class LiveTable:
                 self._summary.add(block, time.monotonic())
 
     def tick(self) -> None:
-        """It draws itself."""
+        """Do nothing: the table draws itself."""
 
     def end(self) -> None:
         region.leave(self)

@@ -105,7 +105,7 @@ class CSVFile:
 
 
 def _extended(columns: dict[Column, str], found: Iterable[Column]) -> dict[Column, str]:
-    """The columns and the new ones, steps before keys, each with a name of its own."""
+    """Return the columns and the new ones, steps before keys, with unique names."""
     new = [column for column in dict.fromkeys(found) if column not in columns]
     columns = dict(columns)
     taken = set(columns.values())

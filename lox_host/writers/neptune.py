@@ -47,7 +47,7 @@ class NeptuneWriter:
             self._counts[row.run] += 1
 
     def flush(self) -> None:
-        """There is nothing to do: the client writes each row to its file."""
+        """Do nothing: the client writes each row to its file."""
 
     def close(self, run: Run) -> None:
         del self._counts[run.id]

@@ -43,7 +43,7 @@ class TrackioWriter:
             self._runs[row.run].log(named, step=row.integer_step)
 
     def flush(self) -> None:
-        """There is nothing to do: trackio has a thread of its own, which writes."""
+        """Do nothing: trackio writes on a thread of its own."""
 
     def close(self, run: Run) -> None:
         self._runs.pop(run.id).finish()
