@@ -7,7 +7,6 @@ JAX, sleep, or log.
 import atexit
 import functools as ft
 import sys
-import threading
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import TimeoutError
@@ -45,7 +44,7 @@ def call_soon(
 
     If an earlier callback of the listener failed, this raises, to stop the program.
     """
-    if packet.layout.stoppable and _end.is_given_up:
+    if packet.layout.stoppable and _end.check():
         raise RuntimeError(f"{listener} does not return, and the process ends.")
     if packet.layout.stoppable and (failure := _failures.unreported(listener)):
         # Up to here, what is in the queue for the listener is left out.
@@ -127,7 +126,7 @@ def _wait_for_callbacks(listener: Hashable, *, was_stopped: bool) -> None:
 def _wait_for_call(call: Callable[[], bool]) -> bool:
     """Make a call on the callback thread, after all that waits there."""
     future = callback_thread.request(call)
-    while not _end.is_given_up:
+    while not _end.check():
         try:
             return future.result(0.1)
         except TimeoutError:
@@ -150,21 +149,23 @@ def _wait_for_programs_of_callbacks() -> bool:
 
 
 class _End:
-    """The end of the process: programs and callbacks are waited for, but not for ever."""
+    """The end of the process: programs and callbacks are waited for, but not for ever.
+
+    A program may wait for room in the queue, and the main thread for the program, inside of
+    JAX. So each host call looks whether a callback is stuck, too, and stops its program.
+    """
 
     def __init__(self):
+        self._start: float | None = None
         self.is_given_up = False
 
     def wait(self) -> None:
         """Wait for all programs and callbacks, unless a callback does not return."""
         if self.is_given_up or not callback_thread.is_running():
             return
-        # A program may wait for room in the queue, and this for the program, inside of JAX.
-        # So another thread watches, and the program is stopped when that gives up.
-        done = threading.Event()
-        args = done, time.monotonic()
-        threading.Thread(target=self._watch, args=args, daemon=True).start()
+        self._start = time.monotonic()
         try:
+            _wait_for_call(lambda: False)
             _wait_for_programs(None)
         except KeyboardInterrupt:
             self._give_up("was interrupted")
@@ -172,8 +173,6 @@ class _End:
         except Exception:
             if not self.is_given_up:
                 raise
-        finally:
-            done.set()
 
     def stop(self) -> None:
         """Do the same, and end the thread of callbacks."""
@@ -185,11 +184,13 @@ class _End:
             if not self.is_given_up:
                 callback_thread.stop()
 
-    def _watch(self, done: threading.Event, start: float) -> None:
-        while not done.wait(0.05):
-            if _running and callback_thread.has_done_nothing(start, PATIENCE):
-                self._give_up(f"has not returned for {PATIENCE:g} seconds")
-                return
+    def check(self) -> bool:
+        """Return whether callbacks are not waited for any more. On any thread."""
+        if self._start is None or self.is_given_up:
+            return self.is_given_up
+        if _running and callback_thread.has_done_nothing(self._start, PATIENCE):
+            self._give_up(f"has not returned for {PATIENCE:g} seconds")
+        return self.is_given_up
 
     def _give_up(self, what: str) -> None:
         self.is_given_up = True
