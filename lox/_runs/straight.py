@@ -123,15 +123,21 @@ def _arrays(values: Sequence[Any]) -> list[np.ndarray]:
                 arrays.append(np.array(value, dtype))
             except OverflowError:
                 return []
+        elif not _is_plain(value):
+            return []
         elif isinstance(value, jax.Array):
-            if isinstance(value, Tracer) or value.dtype not in _PLAIN:
-                return []
-            if not sharding.is_addressable(value):
-                return []
             arrays.append(np.array(value))
         else:
-            return []
+            arrays.append(np.array(value, jax.dtypes.canonicalize_dtype(value.dtype)))
     return arrays
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether this process has the value now, and NumPy all that there is to it."""
+    if isinstance(value, jax.Array):
+        is_here = not isinstance(value, Tracer) and sharding.is_addressable(value)
+        return is_here and value.dtype in _PLAIN
+    return isinstance(value, np.ndarray | np.generic) and value.dtype in _PLAIN
 
 
 # What Python's numbers are in JAX, with and without 64 bits.
