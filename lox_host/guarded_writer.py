@@ -113,22 +113,22 @@ class GuardedWriter:
         self._is_stalled = True
         self._warn(
             f"{self._name} has not returned from `{self._method()}` for "
-            f"{self._patience:g} seconds. Nobody waits for it any more: what "
-            f"{self._those()} logs and it has no room for is left out."
+            f"{self._patience:g} seconds. lox no longer waits for it: rows of "
+            f"{self._those()} that it has no room for are left out."
         )
         return True
 
     def watch(self) -> None:
-        """Warn if the writer is in a call for longer than anybody waits."""
+        """Warn if the writer is in a call for longer than `patience`."""
         call = self._call
         if call is not None and not self._is_stalled:
             self.has_stalled(call[1])
 
     def give_up(self, waiting_rows: int) -> str:
-        """Say that nobody waits for it at the end, and what it has not written."""
+        """Say that lox stops waiting at the end, and how much it has not written."""
         rows = waiting_rows + self.unflushed_rows + self.lost_rows
         return (
-            f"{self._name} is still in `{self._method()}` and is not waited for any more. "
+            f"{self._name} is still in `{self._method()}`, and lox no longer waits for it. "
             f"{rows} rows of {self._those()} may not be written."
         )
 
@@ -188,20 +188,17 @@ class GuardedWriter:
         if is_first:
             self._is_reported = False
             self._warn(
-                f"{self._name} failed with {_described(error)}. What {self._those()} logs "
-                "is not written until it works again, which is tried now and then. "
+                f"{self._name} failed with {_described(error)}. lox tries again now and "
+                f"then, and writes no rows of {self._those()} until it works. "
                 "`logger.finish` raises if anything is missing."
             )
 
     def _works_again(self) -> None:
         missing, self._lost_before = self.lost_rows - self._lost_before, self.lost_rows
         self._failure, self._is_stalled = None, False
-        what = f"{missing} rows" if missing else "Nothing"
-        verb = "are" if missing > 1 else "is"
-        self._warn(
-            f"{self._name} works again. {what} of what {self._those()} logged {verb} "
-            "missing."
-        )
+        what = "1 row" if missing == 1 else f"{missing or 'No'} rows"
+        verb = "is" if missing == 1 else "are"
+        self._warn(f"{self._name} works again. {what} of {self._those()} {verb} missing.")
 
     def _method(self) -> str:
         return self._call[0] if self._call else "write"

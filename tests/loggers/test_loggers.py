@@ -732,7 +732,7 @@ def test_a_run_that_cannot_be_closed_is_named():
     logger = Logger(Stuck())
     state = logger.init(KEYS[0])
     with (
-        pytest.warns(RuntimeWarning, match=f"What the run '{name(KEYS[0])}' logs"),
+        pytest.warns(RuntimeWarning, match=f"no rows of the run '{name(KEYS[0])}'"),
         pytest.raises(RuntimeError, match="failed with OSError: cannot close"),
     ):
         logger.finish(state)
