@@ -36,6 +36,8 @@ nitpick_ignore_regex = [
     ("py:.*", r"(collections|contextlib|os|typing|jax|numpy)\..*"),
     ("py:.*", r"(matplotlib|pandas|polars|xarray)\..*"),
     ("py:class", r"lox\._logdict\.slicing\.Slice"),
+    # The parameters, the result and the value that a signature is generic in.
+    ("py:class", r"(lox\._rows\.types\.|lox\._core\.log_grad\.)?[PRT]"),
 ]
 
 add_module_names = False

@@ -125,11 +125,7 @@ def _has_channels(array: np.ndarray) -> bool:
 
 
 def _each_image(key: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-<<<<<<< HEAD
-    """Yield the images in an array and their tags, as uint8 `(height, width, channels)`."""
-=======
     """Yield the images in an array with tags, as uint8 of `(height, width, channels)`."""
->>>>>>> prose
     scale = 255 if array.dtype.kind == "f" else 1
     pixels = np.clip(np.nan_to_num(array) * scale, 0, 255).round().astype(np.uint8)
     pixels = pixels if _has_channels(pixels) else pixels[..., None]
