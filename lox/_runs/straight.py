@@ -71,6 +71,7 @@ class StraightWay:
             return False
         if not arrays:
             return False
+        # The run is not part of the signature: it is the last array of every packet.
         signature = names, tuple([(x.dtype, x.shape) for x in arrays])
         plan = self._plans.get(signature)
         arrays.append(np.asarray(run))
@@ -98,6 +99,7 @@ class StraightWay:
         plain = {key: without_keys(of_key) for key, of_key in rows.items()}
         delivery = Delivery(logs=logdict.of(plain), run=arrays[-1])
         leaves, form = jax.tree.flatten((delivery,))
+        # Flattening has put the arrays into another order. Find each by its identity.
         numbers = {id(array): i for i, array in enumerate(arrays)}
         each = [[i] for i in range(len(leaves))]
         layout = Layout.of(form, leaves, each)

@@ -69,6 +69,7 @@ def to_blocks(
         parts = list(_parts_of_group(rows, runs, packets))
         for i, key in enumerate(keys):
             parts_of[key] = [_of_key(part, i, key, impls.get(key, ())) for part in parts]
+    # Keys whose parts all have the same rows and steps share blocks.
     alike: dict[Hashable, list[list[_KeyRows]]] = {}
     for key in logs:
         steps_ids = tuple(part.group.steps_id for part in parts_of[key])
@@ -163,6 +164,8 @@ def _parts_of_group(
     length = rows.length if rows.time else 1
     runs = runs.repeat(length).astype(np.int32)
     order = packets.repeat(length).astype(np.int64) * PACKET_STRIDE + numbers
+    # With examples inside a row, some may have logged it and others not: nothing is left
+    # out, and the mask goes along.
     if leading + len(rows.batch):
         yield _GroupRows(flat, leading, runs, order, _steps_id(flat, numbers))
         return
@@ -182,6 +185,7 @@ def _split_where_steps_change(
 ) -> list[np.ndarray]:
     if not masks:
         return [numbers]
+    # Row i and row i + 1 have different steps where any mask changes between them.
     changes = np.any([np.diff(mask[numbers]) for mask in masks.values()], axis=0)
     return np.split(numbers, np.flatnonzero(changes) + 1)
 

@@ -128,6 +128,7 @@ class BaseLogger:
         check_function("logger.tap", fun)
         check_prefix(prefix)
         self._check(state)
+        # The run is an operand of the host calls, so all runs share one program.
         write = WriteRows(self._host, prefix)
         call = tapped(fun, write, argnames, tags, interval, batch, state.run)
 
@@ -169,6 +170,7 @@ class BaseLogger:
                 "`logger.log` got no values: keywords are steps. Write "
                 f'`logger.log(run, {{"{key}": ...}})`.'
             )
+        # In a Python loop the values are known, and no program is needed.
         with _after_programs():
             if self._straight.send(state.run, logs, steps):
                 return

@@ -59,7 +59,7 @@ def _logger_with(kind: type[Logger], options: Mapping[str, Any]) -> Logger:
                 f"An option of `init` depends on {leaf}, which is not known while a "
                 "program is traced. Options are the same for all runs: log what differs."
             )
-    # Options need not be hashable: a configuration is a dictionary.
+    # Compare options by their text, as a configuration is a dictionary, and not hashable.
     identity = kind, repr(sorted(options.items()))
     if identity not in _loggers:
         _loggers[identity] = kind(**options)
