@@ -1,4 +1,6 @@
-"""What tells runs apart: the data of a PRNG key, or a number of any size.
+"""The key that a run is started with: the data of a PRNG key, or a number of any size.
+
+The id of a run is made from its key in `run_registry.py`.
 
     PRNG key        (0, 7)                 named 0-7
     5               (5,)                   named 5

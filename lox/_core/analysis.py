@@ -1,4 +1,15 @@
-"""What can be said of a program before it is evaluated."""
+"""Questions about a program that are answered without evaluating it.
+
+The interpreter, the rules and the handlers ask:
+
+    records_in, carried_in, keys_in       which records does it hold?
+    may_hold_records                      does it log, at the latest when differentiated?
+    check, unsupported                    would a record be lost?
+    is_bounded, lets_buffer_through       is the number of rows known; if not, can a buffer
+                                          be passed through?
+    holds_writes, written_from            which outputs are rings that it wrote into?
+    donates, last_uses, variables         what must the interpreter keep, and how long?
+"""
 
 import weakref
 from collections.abc import Iterator, Sequence
@@ -28,13 +39,13 @@ def records_in(params: Any) -> Iterator[Record]:
     """Yield the records in a program or in the parameters of an equation.
 
     They have variables in place of arrays. A record inside a `shard_map` has a batch axis
-    for the devices, as its rows will have.
+    of devices, as its rows will have.
     """
     yield from _carried_by(params, (log_p,))
 
 
 def carried_in(params: Any) -> Iterator[Record | Delivery]:
-    """Yield the same, and what is on its way to the host already."""
+    """Yield records, and what is already on its way to the host (`lox_emit`)."""
     yield from _carried_by(params, (log_p, emit_p))
 
 
@@ -45,6 +56,7 @@ def _carried_by(params: Any, primitives: tuple[Primitive, ...]) -> Iterator[Any]
                 operands = eqn.invars[len(eqn.outvars) :]  # without the token
                 yield from jax.tree.unflatten(eqn.params["form"], operands)
             elif holds_records(eqn):
+                # (*outer, *inner) -> (*outer, *devices, *inner)
                 devices = sharding.device_counts(eqn)
                 for record in _carried_by(eqn.params, primitives):
                     outer, inner = (
@@ -57,11 +69,12 @@ def _carried_by(params: Any, primitives: tuple[Primitive, ...]) -> Iterator[Any]
 def may_hold_records(program: Any) -> bool:
     """Return whether a program or an equation holds records, or will when differentiated.
 
-    The second is so if it calls `log_grad`, or a function whose derivative rules log.
+    It will if it calls `log_grad`, or a function whose derivative rules log.
     """
     if holds_records(program):
         return True
-    if _context.state() in ("silent", "searched"):  # silent rules, or nobody to care
+    # In silence, rules do not log either. A program that is only searched is never run.
+    if _context.state() in ("silent", "searched"):
         return False
     if hasattr(program, "eqns"):
         (jaxpr,) = equations.jaxprs_in(program)
@@ -71,7 +84,7 @@ def may_hold_records(program: Any) -> bool:
 
 
 def _rules_log(jaxpr: Jaxpr) -> bool:
-    """Return whether a program logs cotangents, or derivative rules of functions in it."""
+    """Return whether a program logs when it is differentiated. The answer is remembered."""
     if jaxpr not in _known_to_log:
         _known_to_log[jaxpr] = any(map(may_hold_records, jaxpr.eqns))
     return _known_to_log[jaxpr]
@@ -84,7 +97,7 @@ _known_to_log = weakref.WeakKeyDictionary()
 def _logs_when_differentiated(eqn: JaxprEqn) -> bool:
     """Return whether the derivative of an equation logs.
 
-    If it is a function with rules of its own, that takes a trace of them.
+    For a function with custom rules, these have to be traced to find out.
     """
     name = equations.primitive_name(eqn)
     if name == LOG_GRAD:
@@ -95,7 +108,7 @@ def _logs_when_differentiated(eqn: JaxprEqn) -> bool:
         with _context.searched():
             derivative = _derivative(eqn, by_jvp=name in FORWARD_RULES)
             return holds_records(derivative) or _holds_log_grads(derivative.jaxpr)
-    except Exception:  # Rules that fail do so again when somebody needs them.
+    except Exception:  # Rules that fail here fail again when they are needed.
         return False
 
 
@@ -109,13 +122,13 @@ def _holds_log_grads(jaxpr: Jaxpr) -> bool:
 
 # The primitive whose transpose logs, see `log_grad.py`.
 LOG_GRAD = "lox_log_grad"
-# Functions with a rule for `jvp`, and with rules for the forward and the backward pass.
+# Functions with a custom rule for `jvp`, and those with custom forward and backward rules.
 FORWARD_RULES = "custom_jvp_call", "CustomJVPTraced"
 REVERSE_RULES = "custom_vjp_call", "custom_vjp_call_jaxpr", "CustomVJPTraced"
 
 
 def _derivative(eqn: JaxprEqn, *, by_jvp: bool) -> ClosedJaxpr:
-    """Return the derivative of a function as a program, which runs all of its rules."""
+    """Return the derivative of a function as a program that runs all of its rules."""
     avals = [atom.aval for atom in eqn.invars]
     live = tuple(i for i, aval in enumerate(avals) if is_differentiable(aval))
 
@@ -124,6 +137,7 @@ def _derivative(eqn: JaxprEqn, *, by_jvp: bool) -> ClosedJaxpr:
         if by_jvp:
             return jax.jvp(fun, given, given)
         outs, pullback = jax.vjp(fun, *given)
+        # Outputs that are not floats have cotangents of the dtype float0.
         zeros = [np.zeros(x.shape, jax.dtypes.float0) for x in outs]
         pairs = zip(outs, zeros, strict=True)
         return pullback([x if is_differentiable(x) else zero for x, zero in pairs])
@@ -153,12 +167,13 @@ def keys_in(program: Any) -> frozenset[str]:
 
 
 def check(jaxpr: Any, seen: set[int] | None = None) -> None:
-    """Raise if a record is in an equation that does not show it, and would be lost."""
+    """Raise if an equation holds a record but not its effect: it would be lost."""
     seen = set() if seen is None else seen
     for eqn in jaxpr.eqns:
         for inner in equations.jaxprs_in(eqn.params):
             hidden = log_effect in inner.effects and log_effect not in eqn.effects
-            # What has a rule shows what it runs; what it may run later is not lost.
+            # An equation with a rule has the effects of what it runs. Other programs in it,
+            # such as derivative rules, run later, and are not lost.
             if hidden and equations.primitive_name(eqn) not in rules:
                 raise unsupported(eqn)
             if id(inner) not in seen:
@@ -177,7 +192,7 @@ def unsupported(eqn: JaxprEqn) -> NotImplementedError:
 
 
 def is_bounded(program: Any) -> bool:
-    """Return whether it is known how many rows a program or an equation logs at most."""
+    """Return whether a program or an equation logs at most a known number of rows."""
     if isinstance(program, JaxprEqn):
         if equations.primitive_name(program) in ("while", "shard_map"):
             return False
@@ -186,7 +201,7 @@ def is_bounded(program: Any) -> bool:
 
 
 def lets_buffer_through(eqn: JaxprEqn) -> bool:
-    """Return whether rows that wait for others can be handed through an equation."""
+    """Return whether a buffer of rows can be passed through an equation."""
     return equations.primitive_name(eqn) in _LETS_THROUGH
 
 
@@ -194,7 +209,7 @@ _LETS_THROUGH = ("lox_log", "jit", "pjit", "scan", "cond", "while")
 
 
 def lets_buffer_everywhere(eqn: JaxprEqn) -> bool:
-    """Return whether they can be handed to all that logs in there, too."""
+    """Return whether a buffer can also be passed to everything that logs inside."""
     inner = (
         own
         for jaxpr in equations.jaxprs_in(eqn.params)
@@ -220,9 +235,9 @@ _writing: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
 
 def written_from(program: Any) -> list[int | None]:
-    """Return for each output which input it is, but for what `lox_write` wrote into it.
+    """Return for each output the index of the input that it is, perhaps written into.
 
-    None: it is no input, or something else has been done to it.
+    None: it is no input, or something other than `lox_write` has changed it.
 
         { lambda ; ring x. let        [0, None]
             y = sin x
@@ -245,10 +260,10 @@ def written_from(program: Any) -> list[int | None]:
 
 
 def _written_by(eqn: JaxprEqn) -> list[int | None]:
-    """Return the same for an equation."""
+    """Return for each output of an equation the index of the input that it is."""
     name, params = equations.primitive_name(eqn), eqn.params
     if eqn.primitive is write_p:
-        # The columns come first, the count comes after the columns and their rows.
+        # Operands: columns, their rows, the count, ... Outputs: columns, the count.
         columns = len(eqn.outvars) - 1
         return [*range(columns), 2 * columns]
     if name in ("jit", "pjit"):
@@ -264,7 +279,7 @@ def _written_by(eqn: JaxprEqn) -> list[int | None]:
         before = params["body_nconsts"]
         skipped = params["cond_nconsts"]
         found = written_from(params["body_jaxpr"])
-        # What an iteration leaves in its place, a loop does, too.
+        # If one iteration leaves an input at the same place of the carry, so does the loop.
         return [skipped + i if i == before + k else None for k, i in enumerate(found)]
     if name == "scan":
         before, carried = equations.scan_sizes(params)
@@ -275,12 +290,12 @@ def _written_by(eqn: JaxprEqn) -> list[int | None]:
 
 
 def donates(jaxpr: Any) -> bool:
-    """Return whether a jitted function in the program takes over buffers."""
+    """Return whether a jitted function in the program takes over buffers (donation)."""
     return any(any(eqn.params.get("donated_invars", ())) for eqn in jaxpr.eqns)
 
 
 def last_uses(jaxpr: Any) -> dict[Var, float]:
-    """Return for each variable the last equation that reads it; for outputs infinity."""
+    """Return the last equation that reads each variable; for outputs, infinity."""
     uses: dict[Var, float] = {}
     for i, eqn in enumerate(jaxpr.eqns):
         uses.update(dict.fromkeys(variables(eqn.invars), i))

@@ -72,6 +72,7 @@ def _annotated(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
+    # In silence there is nothing to annotate, and no reason to trace.
     if _context.state() == "silent":
         return fun(*args, **kwargs)
     interpreter = Interpreter(Annotate(steps, prefix, tags))

@@ -1,6 +1,6 @@
 """Handlers: what a transformation does with each record.
 
-The interpreter walks through a program and knows nothing of the transformation it serves.
+The interpreter evaluates a program and knows nothing about the transformation it serves.
 Whenever it meets a record, enters a loop or leaves a branch, it asks a handler:
 
     jaxpr            interpreter              handler
@@ -11,8 +11,8 @@ Whenever it meets a record, enters a loop or leaves a branch, it asks a handler:
     scan { ... }     the rule for `scan`      after(...): the handler for what comes next
 
 `Handler` is the contract, with defaults that do nothing. A handler is a pytree, so that it
-passes through `jit` and into loops; it is never changed, but gives a new one back. This
-file also holds the small handlers: those that pass records on, drop them or rewrite them.
+can be passed through `jit` and into loops. It is immutable: methods return a new one. This
+file also holds the small handlers, which pass records on, drop them or rewrite them.
 `Collect` is in `collect.py`, `Tap` and `Count` are in `lox._stream`.
 """
 
@@ -45,11 +45,11 @@ class Handler:
     """What a transformation does with each record.
 
     Attributes:
-        captures: Whether functions are traced anew for it, so that their logs are captured.
+        captures: Whether functions are traced with their logs captured for it.
         effects: The effects of the records that it wants to see.
         differentiable: Whether what it collects carries derivatives.
-        defers: Whether it rewrites what an equation holds only when JAX takes it up, see
-            `deferred.py`.
+        defers: Whether it rewrites inner programs only when JAX evaluates the equation that
+            holds them, see `deferred.py`.
     """
 
     captures: ClassVar[bool] = False
@@ -60,28 +60,28 @@ class Handler:
     # What it does with records.
 
     def concerns(self, program: Any) -> bool:
-        """Return whether there is anything for it in a program or an equation.
+        """Return whether a program or an equation holds anything for this handler.
 
-        All else is evaluated as it is.
+        If not, it is evaluated as it is.
         """
         return not self.effects.isdisjoint(program.effects)
 
     def handle(self, record: Record, where: Where) -> Collected:
-        """Do something with a record, and return what is to be collected of it."""
+        """Handle a record, and return what is to be collected of it."""
         return Collected()
 
     def emit(
         self, records: Sequence[Record | Delivery], token: Any, params: dict[str, Any]
     ) -> Any:
-        """Do something with records that are on their way to the host.
+        """Handle records that are already on their way to the host, and return a token.
 
-        Only asked if `effects` holds theirs. `params` are the other parameters of the host
-        call. Returns the token that comes out of it.
+        Only called if `effects` holds their effect. `params` are the other parameters of
+        the host call.
         """
         return bind(emit_p, records, [token], **params)[0]
 
     def rewrite(self, record: C) -> C:
-        """Return what becomes of a record, or of one to come, that stays where it is."""
+        """Return the record that takes the place of this one in the program."""
         return record
 
     def emitted(self, token: Any) -> Threaded:
@@ -89,31 +89,32 @@ class Handler:
         return Threaded()
 
     def narrow(self, condition: jax.Array) -> jax.Array | None:
-        """Let a question about the examples of a batch be about those that log here.
+        """Restrict a condition on the examples of a batch to those that log here.
 
-        None: nobody asks.
+        None: the condition is not needed.
         """
         return condition
 
     def deliver(self, parts: Sequence[Collected], iterations: Any) -> Sequence[Collected]:
-        """Do something with what was collected in a row, and return what is left.
+        """Handle what consecutive records have collected, and return what is left.
 
-        `iterations` says of how many iterations of a loop it is, 0 outside of a chunk.
+        At the end of a chunk of a loop, `iterations` is the number of iterations in it.
+        Elsewhere it is 0.
         """
         return parts
 
-    # What it hands on from one part of a program to the next.
+    # State that is threaded from one part of a program to the next.
 
     def carries(self) -> bool:
         """Return whether loops have to carry anything for it."""
         return False
 
     def threaded(self) -> Threaded:
-        """Return the state that each part of a program hands to the next."""
+        """Return the state that is threaded through a program, as it is now."""
         return Threaded()
 
     def after(self, state: Threaded) -> Self:
-        """Return the handler for what comes next, given what was handed on."""
+        """Return the handler for what comes next, with this threaded state."""
         return self
 
     # How it treats loops.
@@ -121,87 +122,87 @@ class Handler:
     def chunk(
         self, body: Sequence[Any], rows: Callable[[], int], length: int | None
     ) -> int | None:
-        """Return after how many iterations a loop delivers. None: it doesn't.
+        """Return how many iterations a loop runs between deliveries. None: no chunks.
 
         Args:
             body: The programs that the loop runs in one iteration.
-            rows: Returns how many rows of a key they log.
-            length: How many iterations there are. None: that is not known.
+            rows: Returns how many rows of a key they log at most.
+            length: How many iterations there are. None: the number is not known.
         """
         return None
 
     def buffering(self, loop: JaxprEqn, logs: Callable[[], Collected]) -> Self | None:
-        """Return the handler for a loop in which rows wait for others. None: they don't.
+        """Return the handler for a loop whose rows wait in a buffer. None: they do not.
 
-        `logs()` is what is logged in one iteration.
+        `logs()` returns what one iteration logs.
         """
         return None
 
     def flush(self, logs: Collected) -> Collected:
-        """Return the logs of such a loop when nothing waits any more."""
+        """Flush the buffer after such a loop, and return its logs."""
         return logs
 
     def enter(self, eqn: JaxprEqn) -> "Handler":
-        """Return the handler for what an equation holds."""
+        """Return the handler for the programs that an equation holds."""
         return self
 
     def leave(self, logs: Collected) -> Collected:
-        """Do something with what an equation has logged, and return what is left."""
+        """Handle what an equation has logged, and return what is left."""
         return logs
 
     def capacities(self, logs: Collected, length: int | None) -> dict[Keys, int]:
-        """Return how many rows a loop keeps, for keys whose rows it keeps in a ring."""
+        """Return how many rows a loop keeps, for each group of keys that needs a ring."""
         return {}
 
     def every(self) -> int:
-        """Return of how many rows of a key one is collected."""
+        """Return the interval: one row of a key in so many is collected."""
         return 1
 
     # Its variants.
 
     def collecting(self, capacity: int | None = None) -> "Handler":
-        """Return the handler that collects the same, and delivers nothing."""
+        """Return the handler that collects the same but delivers nothing."""
         return self
 
     def only(self, keys: frozenset[str]) -> Self:
-        """Return the handler that collects no other keys."""
+        """Return the handler that collects these keys only."""
         return self
 
     def quiet(self) -> Self:
-        """Return the handler that collects the same, and does nothing else."""
+        """Return the handler that collects the same but passes nothing on outwards."""
         return self
 
     def following(self, earlier: "Handler") -> "Handler":
-        """Return the handler that does to a record what `earlier` does, then what it does.
+        """Return a handler that does what `earlier` does and then what this one does.
 
-        Only asked of the handlers that meet one that `defers`.
+        Only called when this handler meets an equation that `earlier` has deferred.
         """
         return self
 
     def in_backward_rules(self) -> "Handler":
-        """Return the handler for backward rules, which run when the program is over.
+        """Return the handler for backward rules, which run after the program has ended.
 
-        What they log belongs to the transformations around the derivative.
+        Their records belong to the transformations around the derivative.
         """
         return Forward()
 
-    # How it goes through `vmap` and `shard_map`.
+    # How it passes through `vmap` and `shard_map`.
 
     def batched(self, size: int) -> Self:
         """Return the handler for the inside of a `vmap` of this size."""
         return self
 
     def unbatched(self, batched: Any) -> Self | None:
-        """Return the handler for all examples, given which of its arrays are batched.
+        """Return one handler for all examples, given which of its arrays are batched.
 
-        None: it is not the same for all of them.
+        None: it differs between examples.
         """
         return None if any(jax.tree.leaves(batched)) else self
 
     def per_device(self, records: Sequence[Record]) -> Self:
-        """Return which axis of each array is that of the devices of a `shard_map`.
+        """Return a handler with, in place of each array, the position of its device axis.
 
-        -1: it has none. `records` are those that are logged in there.
+        -1: it has no axis of devices. `records` are those inside the `shard_map`.
         """
         return jax.tree.map(lambda _: -1, self)
 
@@ -219,7 +220,7 @@ class Idle(Handler):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Forward(Handler):
-    """Log each record anew, for the transformations around this place."""
+    """Log each record again, for the transformations around."""
 
     captures = True
     effects = frozenset({log_effect})
@@ -232,7 +233,7 @@ class Forward(Handler):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Drop(Handler):
-    """Leave records out."""
+    """Drop all records."""
 
     effects = RECORD_EFFECTS
 
@@ -248,7 +249,7 @@ class Drop(Handler):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Strip(Drop):
-    """Leave records out, and what is written into rings, too."""
+    """Drop all records, and what is written into rings."""
 
     def concerns(self, program: Any) -> bool:
         return super().concerns(program) or holds_writes(program)
@@ -275,11 +276,12 @@ class _Rewrite(Handler, abc.ABC):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Mask(_Rewrite):
-    """Let records be valid only where all conditions hold.
+    """Make records valid only where all conditions hold.
 
     Attributes:
         conditions: The conditions, that of the innermost loop or branch first.
-        branches: For each of them, the branch of a `cond` that it is about.
+        branches: For each condition, the branch of a `cond` that it selects. None: it is
+            the predicate of a loop.
     """
 
     conditions: tuple[jax.Array, ...]
@@ -292,7 +294,7 @@ class Mask(_Rewrite):
         return cls((condition,), (branch,))
 
     def concerns(self, program: Any) -> bool:
-        # What rules log once the program is differentiated must be masked, too.
+        # What derivative rules will log must be masked, too.
         return may_hold_records(program) or holds_writes(program)
 
     def in_backward_rules(self) -> "Mask":
@@ -306,7 +308,8 @@ class Mask(_Rewrite):
     def rewrite(self, record: C) -> C:
         each = zip(self.conditions, self.branches, strict=True)
         for condition, branch in reversed(list(each)):
-            # A condition may have the first batch axes of the record, or none.
+            # A condition may have the first batch axes of the record, or none:
+            # (*first,) -> (*first, 1, ...) -> (*batch,)
             inner = range(condition.ndim, len(record.batch))
             wide = jnp.broadcast_to(jnp.expand_dims(condition, inner), record.batch)
             valid = wide if record.valid is None else record.valid & wide

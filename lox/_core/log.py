@@ -76,6 +76,7 @@ def log(
         ({'x': 1.0}, 0)
     """
     values = _checked(data, prefix)
+    # Check everything first: a bad call is an error even in silence.
     checked_steps = steps_of(steps)
     reduction_named(reduce)
     state = _context.state()

@@ -1,23 +1,23 @@
 """Records, and the two primitives that carry them through a program.
 
 A call of `log` makes a `Record` and binds it to a primitive, `lox_log`, with the arrays as
-operands and all else as parameters. From then on the record goes wherever JAX takes the
-program. `tap` turns some into a `Delivery`, rows of several records that one host call
-brings, and binds that to `lox_emit`:
+operands and everything else as parameters. From then on, the record goes wherever JAX takes
+the program. `tap` turns some records into a `Delivery`, the rows of one host call, and
+binds it to `lox_emit`:
 
     { lambda ; x. let                        { lambda ; token x. let
         y = sin x                                y = sin x
         lox_log[keys=(a, b)] x y i     ->        token = lox_emit[callback=...] token x y i
       in (y,) }                                in (y,) }
 
-JAX's transformations treat both alike. They have an effect, so that they stay where nothing
-depends on them. Under `vmap`, what they carry gets one more axis in front (`batch`), all
-of it or nothing. Under `jvp` and `jet` they are bound once, for the primals. A `cond` that
-is batched runs all of its branches: then `valid` says for which examples each record is
-real.
+Both primitives have the same rules for JAX's transformations. They have an effect, so JAX
+keeps them even though nothing depends on them. Under `vmap`, a record gets one more axis in
+front (`batch`): either all of its arrays or none. Under `jvp` and `jet`, it is bound once,
+for the primals. A batched `cond` runs all of its branches; `valid` then says for which
+examples a record is real.
 
-`lox_log` never reaches the compiler: some transformation takes it out before. `lox_emit`
-does, and is lowered in `lox._stream.emit`.
+`lox_log` never reaches the compiler: a transformation removes it before. `lox_emit` does,
+and is lowered in `lox._stream.emit`.
 """
 
 import dataclasses
@@ -46,10 +46,10 @@ class Carried:
     Attributes:
         valid: Which examples of the batch logged it. None: all of them.
         anchors: Operands that tie it to the loops around, see `Anchor`.
-        batch: Sizes of the axes that `vmap` put in front of all arrays.
-        outer: How many of these are from outside of the `shard_map` around.
+        batch: The sizes of the axes that `vmap` has put in front of all arrays.
+        outer: How many of these come from outside of the `shard_map` around.
         path: The branches of vmapped `cond`s around it.
-        exact: Whether `valid` says nothing but which examples took `path`.
+        exact: Whether `valid` only says which examples took `path`.
     """
 
     valid: Any = None
@@ -69,7 +69,7 @@ class Carried:
 
     @classmethod
     def tree_unflatten(cls, form: tuple, children: Iterable[Any]) -> Self:
-        # Three times as quick as `__init__`: this is done for each record that arrives.
+        # Three times as fast as `__init__`, and called for each record on the host.
         carried = object.__new__(cls)
         names = (*cls.arrays, *cls.static)
         carried.__dict__.update(zip(names, (*children, *form), strict=True))
@@ -85,13 +85,13 @@ class Record(Carried):
     """What one call of `log` logged.
 
     Attributes:
-        values: One for each of `keys`, a pytree of arrays with the axes `*batch, ...`.
+        values: One for each key: a pytree of arrays with the axes `*batch, ...`.
         steps: The steps by name, with the same axes in front.
         keys: The keys, in the order they were logged.
         tags: The tags of all keys.
         reduce: The reduction that the call of `log` asks for.
-        passed_on: Whether a transformation with a filter has passed it on: who filters has
-            chosen, so it is not printed any more.
+        passed_on: Whether a transformation has passed it on outwards. Then it is no longer
+            printed if nothing else collects it.
     """
 
     values: tuple[Any, ...]
@@ -110,7 +110,10 @@ class Record(Carried):
         return self.replace(keys=keys, values=tuple(values[key] for key in keys))
 
     def with_default_steps(self, steps: Mapping[str, Any]) -> "Record":
-        """Return the record with more steps, the same for all examples. Its own win."""
+        """Return the record with more steps, unless it has steps of the same name.
+
+        The steps are the same for all examples: (...) -> (*batch, ...)
+        """
         more = {
             name: jnp.broadcast_to(step, (*self.batch, *jnp.shape(step)))
             for name, step in steps.items()
@@ -148,7 +151,7 @@ class Delivery(Carried):
 
     arrays = ("logs", "run", *Carried.arrays)
 
-    # What the records were that it is made of is not known any more.
+    # A delivery no longer knows the records it was made from.
     tags: ClassVar[tuple[str, ...]] = ()
     reduce: ClassVar[None] = None
 
@@ -162,8 +165,9 @@ def record_primitive(
 ) -> tuple[Primitive, tracing.RecordEffect]:
     """Return a primitive that carries records, with the rules that all of them share.
 
-    Its effect keeps it alive. A chained one takes a token as its first operand, and
-    returns one: what takes that in turn comes after it. Others have no outputs.
+    Its effect keeps it alive. A chained primitive takes a token as its first operand and
+    returns one, so that the next call, which takes that token, comes after it. Others have
+    no outputs.
     """
     primitive, effect = Primitive(name), tracing.RecordEffect(name)
     primitive.multiple_results = True
@@ -180,6 +184,7 @@ def record_primitive(
         if all(at is None for at in axes):
             outs = primitive.bind(*args, form=form, **params)
             return outs, [None] * len(outs)
+        # There is one call for all examples, so there is one token. All tokens are zero.
         tokens = [
             x if at is None else x.max(at)
             for x, at in zip(args[:chained], axes[:chained], strict=True)
@@ -231,7 +236,7 @@ mlir.register_lowering(log_p, lambda ctx, *args, **params: _stranded(*args, **pa
 
 
 def holds_records(*programs: Any) -> bool:
-    """Return whether a program or an equation holds a record, on its way or not."""
+    """Return whether any program or equation holds a `lox_log` or `lox_emit`."""
     return any(not RECORD_EFFECTS.isdisjoint(program.effects) for program in programs)
 
 
@@ -244,20 +249,20 @@ def bind(
     tokens: Sequence[Any] = (),
     **params: Any,
 ) -> list:
-    """Let a primitive carry records; `form` holds all of them but the arrays.
+    """Bind a primitive to records; the parameter `form` holds everything but the arrays.
 
-    A callback may refuse what it would be called with, by its method `check_steps`.
+    A callback may have a method `check_steps`, to refuse records that it cannot take.
     """
     if hasattr(params.get("callback"), "check_steps"):
         params["callback"].check_steps(records)
     leaves, form = jax.tree.flatten(tuple(records))
-    # The hash of `form` does not tell keys apart, and JAX caches by the parameters.
+    # JAX caches by the parameters, and the hash of `form` does not depend on the keys.
     keys = tuple(key for record in records for key in record.keys)
     return primitive.bind(*tokens, *leaves, form=form, **{**params, "keys": keys})
 
 
 def with_batch_axis(record: C, axes: Iterator[int | None], axis: Any) -> C:
-    """Return the record with its batch axis in front. One that has any is batched whole."""
+    """Return a record with a batch axis in front: of all arrays if any has one."""
     leaves, form = jax.tree.flatten(record)
     own = list(it.islice(axes, len(leaves)))
     if all(at is None for at in own):
@@ -283,5 +288,5 @@ def is_array(x: Any) -> bool:
 
 
 def listed(keys: Iterable[str]) -> str:
-    """Return the keys as they stand in a message."""
+    """Return the keys as text for a message."""
     return ", ".join(map(repr, dict.fromkeys(keys)))

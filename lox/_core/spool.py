@@ -96,6 +96,7 @@ def spool(
         differentiable=differentiable,
         buffers=True,
     )
+    # A jitted `fun` stays jitted, with one program for each combination of options.
     options = handler, prefix
     spooled = ft.partial(spool_into, ft.partial(_logs, prefix), handler)
     return transformed(fun, spooled, options)

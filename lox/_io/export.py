@@ -1,4 +1,4 @@
-"""`lox.export`: the runs of a store, sent to any logger."""
+"""`lox.export`: send the runs of a store to any logger."""
 
 import os
 from typing import Any
@@ -13,11 +13,11 @@ from lox_host.writers.replay import read_recording, replay
 
 
 def export(path: str | os.PathLike, to: BaseLogger | Writer, *, key: Any = None) -> None:
-    """Send runs that were saved to a tracker, or into files of another format.
+    """Send saved runs to a tracker, or write them to files of another format.
 
-    Each session of a run is a run there, with its name, group and configuration; what
-    was recorded where the tracker was not installed gets there in this way. What is there
-    already stays, so that exporting twice makes two of each.
+    Use it for runs that you recorded where the tracker was not installed. Each session of a
+    run becomes a run there, with its name, group and configuration. Existing runs stay, so
+    exporting twice makes two of each.
 
     Args:
         path: The folder of the store.
@@ -41,7 +41,7 @@ def export(path: str | os.PathLike, to: BaseLogger | Writer, *, key: Any = None)
         writers = [(_check_writer(to), None)]
     words = None if key is None else run_key(words_of(key).tolist())
     flush_first(path)
-    # All of it is read before anything is written: it may be written to the same store.
+    # Read everything before writing anything: the target may be the same store.
     recordings = []
     for reader in open_store(path):
         ids = [id for id, run in reader.runs.items() if words in (None, run.key)]

@@ -1,4 +1,4 @@
-"""Before a store is read, what this process has still to write to it is written."""
+"""Flush this process's own loggers before a store is read."""
 
 import os
 
@@ -15,8 +15,8 @@ from lox_host.writers.save import SaveWriter
 def flush_first(path: str | os.PathLike[str]) -> None:
     """Wait for programs that this thread has started, and for loggers that write here.
 
-    Back ends and callbacks, which run on threads of lox, read what has been flushed so far:
-    the program may wait for them.
+    Back ends and callbacks run on threads of lox. They do not wait, since the program may
+    be waiting for them; they read what has been flushed so far.
     """
     if current_worker() is not None or tracing.staged_program() is not None:
         return

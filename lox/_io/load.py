@@ -1,4 +1,4 @@
-"""`lox.load`: the logs of a store on disk."""
+"""`lox.load`: read logs from a store on disk."""
 
 import itertools as it
 from collections.abc import Sequence
@@ -33,24 +33,24 @@ def load(
     *,
     session: str | None = None,
 ) -> logdict:
-    """Load the logs of a run: of its newest session, or of the one that is asked for.
+    """Load the logs of a run, from its newest session or from the one you name.
 
-    Values are NumPy arrays, typed PRNG keys are what they were. Nothing else is read than
-    the keys that are asked for, and no code from the files is run. What this process has
-    logged to the store so far is written first, and another process may go on writing.
+    Values are NumPy arrays, and typed PRNG keys are typed PRNG keys again. Only the keys
+    that you ask for are read, and no code from the files is run. What this process has
+    logged to the store so far is written first. Other processes may keep writing.
 
     Args:
         path: The folder of the store.
         argnames: The key or keys to load. None: all.
-        key: The PRNG key of the run. None: the only run, or all of them in the order in
-            which they were started, with an axis of runs in front; they then need the same
-            number of rows. A run that each process of `jax.distributed` wrote for itself
-            counts as several.
-        session: The name of a session, the `run.session` of `lox.runs`. None: of each run
-            its newest.
+        key: The PRNG key of the run. None: the only run, or all runs in the order in which
+            they were started, with an axis of runs in front; they then need the same number
+            of rows. If each process of `jax.distributed` wrote a run of this key, they
+            count as several.
+        session: The name of a session: `run.session` in `lox.runs`. None: the newest
+            session of each run.
 
     Returns:
-        The logs that were saved, without the rows that had not really been logged.
+        The logs that were saved, without masked rows.
 
     Raises:
         LookupError: If there is no such key, run or session.
@@ -76,7 +76,7 @@ def _load(
     key: tuple[int, ...] | None,
     session: str | None,
 ) -> list[dict[str, KeyRows]]:
-    """Read the logs of all runs that are asked for."""
+    """Read the logs of the selected runs."""
     logs = []
     for reader, pairs in it.groupby(_select(path, key, session), key=lambda pair: pair[0]):
         ids = [id for _, id in pairs]
@@ -98,15 +98,15 @@ _Selected = tuple[Reader, int]
 def _select(
     path: Path, key: tuple[int, ...] | None, session: str | None
 ) -> list[_Selected]:
-    """Return, for each run that is asked for, its newest session and its id there.
+    """Return the newest session of each selected run, and its id in that session.
 
-    If several processes have written it together, those of all of them.
+    If several processes have written a run together, return those of all processes.
     """
     newest: dict[tuple[int, ...], dict[int, _Selected]] = {}
     groups: dict[tuple[int, ...], str] = {}
     for reader in _sessions(path, session):
         for run in reader.runs.values():
-            # A run that is there again has the place of its newest session.
+            # A run with several sessions is ordered by its newest one.
             before = newest.pop(run.key, {})
             together = before if groups.get(run.key) == run.group else {}
             newest[run.key] = {**together, run.process: (reader, run.id)}
@@ -140,6 +140,7 @@ def _sessions(path: Path, name: str | None) -> list[Reader]:
 def _rows(key_rows: KeyRows) -> Rows:
     """Return the rows as they were logged: the axis of time in its place, or none."""
     form, time = key_rows.form, key_rows.has_time
+    # Leaves are numbered in order, to find those that were typed PRNG keys.
     impls = dict(form.keys)
     number = it.count()
 

@@ -1,4 +1,4 @@
-"""`lox.runs`: what is in a store."""
+"""`lox.runs`: list the runs in a store."""
 
 import lox_host.store
 from lox._io.flush_first import flush_first
@@ -6,7 +6,7 @@ from lox_host.store import Path, StoredRun
 
 
 def runs(path: Path) -> list[StoredRun]:
-    """List the runs in a store, each session of them, the oldest first.
+    """List the runs in a store, with an entry for each session, oldest first.
 
     What this process has logged to the store so far is written first.
 

@@ -1,4 +1,4 @@
-"""`lox.save`: logs that are already there, to a store on disk."""
+"""`lox.save`: write logs to a store on disk."""
 
 import dataclasses
 import os
@@ -36,15 +36,15 @@ from lox_host.writer import Run
 def save(
     logs: Mapping[str, Any], path: str | os.PathLike, mode: str = "a", key: Any = None
 ) -> None:
-    """Save logs to a store: add them to a run, or replace it.
+    """Save logs to a store: add them to a run, or replace the run.
 
-    Rows that were not really logged are left out, as by `logs.compact()`. Under `jit` this
-    is done while the program runs, and `lox.barrier` waits for it. Under `vmap` each
-    example is a run; without a key, its index is its key.
+    Masked rows are left out, as by `logs.compact()`. Under `jit`, logs are saved while the
+    program runs, and `lox.barrier` waits for it. Under `vmap`, each example is a run;
+    without a key, its index is its key.
 
     Args:
         logs: The logs.
-        path: The folder of the store. It is made if it is not there.
+        path: The folder of the store. It is created if it does not exist.
         mode: `"a"` adds the rows to the run, `"w"` replaces the run, `"x"` raises if there
             is a store. Runs of other keys stay as they are.
         key: The PRNG key of the run that the logs belong to, or a number.
@@ -65,8 +65,10 @@ def save(
     impls = tuple((name, impls_of(key_rows.value)) for name, key_rows in rows.items())
     check_mode(mode)
     folder = os.path.abspath(os.path.expanduser(path))
+    # A host call has plain arrays only, so typed PRNG keys travel as data with `impls`.
     to_store = SaveOnHost(folder, mode, tuple(rows), impls)
     delivery = Delivery(logs=logdict.of(plain), run=words_of(key))
+    # Outside of programs there is nothing to wait for: save at once.
     if all(map(_is_known, jax.tree.leaves(delivery))):
         to_store.save(jax.tree.map(np.asarray, delivery))
     else:
@@ -75,7 +77,7 @@ def save(
 
 
 def _is_known(x: Any) -> bool:
-    """Return whether this process can have the values now."""
+    """Return whether this process can read the values now."""
     return not isinstance(x, Tracer) and sharding.is_addressable(x)
 
 
@@ -106,7 +108,7 @@ class SaveOnHost:
             self.save(delivery)
 
     def save(self, delivery: Delivery) -> None:
-        """Save the logs of each example that logged, a run each."""
+        """Save the logs of each example that logged, as one run per example."""
         batch, valid, process = delivery.batch, delivery.valid, jax.process_index()
         # Without a PRNG key, the index of an example is its key.
         index = np.moveaxis(np.indices(batch, np.int64), 0, -1)
@@ -124,7 +126,7 @@ class SaveOnHost:
 
 
 def words_of(key: Any) -> np.ndarray | jax.Array:
-    """Return the words of a PRNG key, of its data, or of a number. None has none."""
+    """Return the words of a PRNG key, of its data, or of a number. For None, no words."""
     if isinstance(key, str):
         raise TypeError(
             f"`key` is {key!r}, a text. Give the PRNG key of the run, or a number; "

@@ -25,7 +25,7 @@ def key_words(key: Any) -> np.ndarray | jax.Array | None:
 
 def _number_words(number: np.ndarray | jax.Array) -> np.ndarray | jax.Array:
     """Return the lower and the higher word of a number, and whether it is negative."""
-    # NumPy has 64 bits, which JAX cuts off unless it is told otherwise.
+    # Stay with NumPy for NumPy's numbers: JAX cuts 64 bits down to 32 by default.
     xp = np if isinstance(number, np.ndarray) else jnp
     is_negative = number < 0
     if number.dtype.itemsize < 8:

@@ -1,4 +1,11 @@
-"""Callbacks of loggers: on threads of JAX, they take what a program logs."""
+"""The callbacks of loggers, which take the packets of a program on threads of JAX.
+
+A packet is queued at once, and decoded later, together with others of the same layout:
+
+    program -> Packet -> WriteRows.__call__ -> HostLogger.take        puts it into a queue
+    writer thread     -> WriteRows.blocks(packets)                    decodes many at once
+                      -> Writer.write(blocks)
+"""
 
 import dataclasses
 import math
@@ -20,13 +27,13 @@ from lox_host.rows import Block
 
 @dataclasses.dataclass(frozen=True)
 class WriteRows:
-    """Has the rows of packets written, and decodes them for that.
+    """Passes packets to a logger, and decodes them on its writer thread.
 
     Attributes:
-        logger: Where the runs are known.
+        logger: The logger, which knows the runs.
         prefix: Put before each key.
         impls: By key, which leaves hold data of typed PRNG keys.
-        expected: By key, how many rows there will be. Infinity: nobody knows.
+        expected: By key, how many rows there will be. Infinity: that is not known.
     """
 
     logger: HostLogger
@@ -39,7 +46,7 @@ class WriteRows:
         return self.logger.everywhere
 
     def check_processes(self, called: Collection[int], keys: Sequence[str]) -> None:
-        """Raise if a process would be called that does not write what it gets."""
+        """Raise if a process would get records that it does not write."""
         silent = sorted(set(called) - {0})
         if silent and self.logger.first_process_only:
             raise ValueError(
@@ -52,7 +59,7 @@ class WriteRows:
             )
 
     def configured(self, jaxpr: Any, interval: int | None) -> "WriteRows":
-        """Return the callback for a program of which every `interval`-th row is sent."""
+        """Return the callback for a program that sends every `interval`-th row."""
         impls = {
             key: impls_of(value)
             for record in records_in(jaxpr)
@@ -67,7 +74,7 @@ class WriteRows:
         )
 
     def of(self, logs: Mapping[str, Rows]) -> "WriteRows":
-        """Return the callback for these logs, all of them at once."""
+        """Return the callback for logs that are sent all at once."""
         impls = {key: impls_of(rows.value) for key, rows in logs.items()}
         return dataclasses.replace(self, impls=tuple(impls.items()))
 
@@ -76,7 +83,7 @@ class WriteRows:
         self.logger.take(self, layout, packet, layout.nbytes, stoppable=layout.stoppable)
 
     def blocks(self, packets: Sequence[Packet], numbers: np.ndarray) -> list[Block]:
-        """Return the rows of packets that have one layout and these numbers."""
+        """Decode packets of one layout into blocks of rows; `numbers` gives their order."""
         found: list[Block] = []
         for delivery in stacked(packets):
             logs, run, valid = delivery.logs, delivery.run, delivery.valid
@@ -103,9 +110,10 @@ class FinishRuns:
     """Ends runs on the host.
 
     Attributes:
-        logger: Where they are known.
-        later: Whether something that was logged before may arrive after: the order of host
-            calls inside and outside of a nested function is not known.
+        logger: The logger, which knows the runs.
+        later: Whether to wait until the program has ended, because earlier logs may arrive
+            after this call: the order of host calls inside and outside of a nested function
+            is not known.
     """
 
     logger: HostLogger
@@ -125,7 +133,7 @@ class FinishRuns:
 
 
 def _count_rows(program: Any) -> Counter[str]:
-    """Count the rows of each key that a program logs. Infinity: nobody knows."""
+    """Count the rows of each key that a program logs. Infinity: that is not known."""
     total: Counter[str] = Counter()
     for jaxpr in equations.jaxprs_in(program):
         for eqn in jaxpr.eqns:
@@ -148,7 +156,7 @@ def _rows_of(eqn: Any) -> Mapping[str, float]:
 
 
 def _common(numbers: Iterable[float]) -> float:
-    """Return the number that they all are. Which branch is taken, nobody knows."""
+    """Return the number that all branches have in common. Infinity: they differ."""
     distinct = set(numbers)
     return distinct.pop() if len(distinct) == 1 else math.inf
 

@@ -1,4 +1,4 @@
-"""The primitive with which a program begins a run on the host, and gets its id."""
+"""`lox_init`: the primitive by which a program starts a run on the host and gets its id."""
 
 import functools as ft
 from typing import Any
@@ -20,9 +20,9 @@ init_p = Primitive("lox_init")
 
 
 def open_run(logger: HostLogger, key: jax.Array) -> jax.Array:
-    """Return the id of the run with this key, an array of words. A new one is begun.
+    """Return the id of the run with this key, an array of words. Start it if it is new.
 
-    That comes after the host calls that the program has made before.
+    This comes after the host calls that the program has made before.
     """
     return init_p.bind(last_token(), key, logger=logger)
 
@@ -40,6 +40,7 @@ def _impl(token, key, *, logger):
 
 
 def _batch(args, axes, *, logger):
+    # One host call starts the runs of all examples: key (size, words) -> ids (size,)
     (token, key), (_, axis) = args, axes
     return init_p.bind(token, jnp.moveaxis(key, axis, 0), logger=logger), 0
 
@@ -64,7 +65,7 @@ def _lowering(host_result: Any) -> Any:
                 jax.lax.cond(is_caller, call, lambda: jnp.zeros(form.shape, form.dtype))
             ]
 
-        # Each process begins the runs; one device says what their ids are.
+        # Each process starts the runs. One device sends their ids to all others.
         sender = callers[0] if callers else None
         return sharding.lower_per_device(lowered, context, *args, sender=sender)
 

@@ -1,16 +1,16 @@
-"""The straight way to the writer, for logs that are on the host or can be brought there.
+"""The straight way to the writer, for logs whose values are known already.
 
-A program has to take records through its primitives, and packs them for the host. Where no
-program is being traced, in a Python loop, `logger.log` has the values themselves. All that
-is left to do is to put arrays into a packet. What is the same for all calls with the same
-keys, dtypes and shapes is worked out for the first one, and kept as a `Plan`:
+In a program, records are carried by primitives and packed for the host. In a Python loop,
+where nothing is traced, `logger.log` has the values themselves, and only has to put them
+into a packet. What is the same for all calls with the same keys, dtypes and shapes is
+worked out in the first call, and kept as a `Plan`:
 
     logger.log(run, {"loss": 0.5, "acc": acc}, step=i)
 
     signature   ("loss", "acc"), ("step",), (float32 [], float32 [], int32 [])
     plan        which callback takes it, the layout of its packets, the order of arrays
 
-The packets of a plan have one layout, so that the writer decodes thousands of them at once.
+All packets of a plan have one layout, so the writer can decode thousands of them at once.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from lox._runs.logger_callbacks import WriteRows
 from lox._stream.packet import Layout, Packet
 from lox_host.host_logger import HostLogger
 
-# How many plans are kept for a logger: some log under ever new keys.
+# How many plans are kept per logger. Some programs log under ever new keys.
 _MOST = 1000
 
 
@@ -40,9 +40,9 @@ class Plan:
     """How to send logs of one signature.
 
     Attributes:
-        source: What takes the packets, and decodes them.
-        layout: Their layout.
-        order: By their place in a packet, the numbers of the arrays.
+        source: The callback that takes the packets, and decodes them.
+        layout: The layout of the packets.
+        order: For each array of a packet, which of the given arrays it is.
     """
 
     source: WriteRows
@@ -51,14 +51,14 @@ class Plan:
 
 
 class StraightWay:
-    """Sends logs that are concrete to a logger on the host."""
+    """Sends logs with concrete values to a logger on the host."""
 
     def __init__(self, logger: HostLogger):
         self._logger = logger
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
 
     def send(self, run: Any, logs: Mapping[str, Any], steps: Mapping[str, Any]) -> bool:
-        """Send logs, or return False if only a program can."""
+        """Send logs, or return False if that takes a program."""
         if tracing.staged_program() is not None or isinstance(run, Tracer):
             return False
         if isinstance(logs, logdict):
@@ -71,6 +71,7 @@ class StraightWay:
             return False
         if not arrays:
             return False
+        # The run is not part of the signature: it is the last array of every packet.
         signature = names, tuple([(x.dtype, x.shape) for x in arrays])
         plan = self._plans.get(signature)
         arrays.append(np.asarray(run))
@@ -86,7 +87,7 @@ class StraightWay:
     def _plan(
         self, logs: Mapping[str, Any], steps: Mapping[str, Any], arrays: list[np.ndarray]
     ) -> Plan:
-        """Work out how logs are sent; raise if they are no logs."""
+        """Work out how to send logs like these, or raise if they are not logs."""
         if isinstance(logs, logdict):
             given = jax.tree.unflatten(jax.tree.structure(logs), arrays[:-1])
         else:
@@ -98,6 +99,7 @@ class StraightWay:
         plain = {key: without_keys(of_key) for key, of_key in rows.items()}
         delivery = Delivery(logs=logdict.of(plain), run=arrays[-1])
         leaves, form = jax.tree.flatten((delivery,))
+        # Flattening has put the arrays into another order. Find each by its identity.
         numbers = {id(array): i for i, array in enumerate(arrays)}
         each = [[i] for i in range(len(leaves))]
         layout = Layout.of(form, leaves, each)
@@ -112,7 +114,7 @@ def _leaves(logs: logdict) -> tuple[list[np.ndarray], Any]:
 
 
 def _arrays(values: Sequence[Any]) -> list[np.ndarray]:
-    """Return copies of values as arrays; none if one of them is not concrete and plain."""
+    """Return copies of all values as arrays; none if any is not concrete and plain."""
     wide = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
     numbers = _WIDE if wide else _SHORT
     arrays: list[np.ndarray] = []
@@ -133,15 +135,15 @@ def _arrays(values: Sequence[Any]) -> list[np.ndarray]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether this process has the value now, and NumPy all that there is to it."""
+    """Return whether this process has the value now, in a dtype that NumPy has."""
     if isinstance(value, jax.Array):
         is_here = not isinstance(value, Tracer) and sharding.is_addressable(value)
         return is_here and value.dtype in _PLAIN
     return isinstance(value, np.ndarray | np.generic) and value.dtype in _PLAIN
 
 
-# What Python's numbers are in JAX, with and without 64 bits.
+# The dtypes of Python's numbers in JAX, with and without 64 bits.
 _WIDE = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}
 _SHORT = {bool: np.bool_, int: np.int32, float: np.float32, complex: np.complex64}
-# Dtypes of NumPy's own: typed PRNG keys and numbers of few bits need more care.
+# NumPy's own dtypes. Others, such as typed PRNG keys and int4, take the way of a program.
 _PLAIN = {np.dtype(code) for code in "?bhilqBHILQefdFD"}

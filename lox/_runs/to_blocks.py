@@ -1,7 +1,7 @@
-"""Logs as blocks of rows, which is what writers and the store are given.
+"""Turn logs into blocks of rows, for writers and the store.
 
-The rows of a key are arrays whose axes tell where they were logged. A block has them in one
-axis, those of one run after those of the other:
+The axes of logged arrays say where they were logged. A block has all rows along one axis,
+run after run:
 
     (runs, *leading, time, *batch, ...)    as logged: `vmap` over runs, and perhaps others
     (rows, *leading, *batch, ...)          in a block, with rows = runs * time
@@ -13,9 +13,9 @@ and there the first logs without a step:
     valid  [[1 1 1] [1 0 1]]     ->     runs [7]       value [b]
     step   [[0 . 2] [0 . 2]]            runs [7 9 9]   value [c d f]    step [2 0 2]
 
-Rows that were not logged are left out. Where the steps of a key change, another block
-begins, so that all rows of a block have the same steps. Keys of one record share their
-steps, so all of this is done once for them; others that have equal ones join their block.
+Rows that were not logged are left out. Where a step appears or disappears, a new block
+begins, so all rows of a block have the same steps. Keys of one record share their steps, so
+this is done once for all of them. Other keys with equal rows and steps join their block.
 """
 
 import math
@@ -69,6 +69,7 @@ def to_blocks(
         parts = list(_parts_of_group(rows, runs, packets))
         for i, key in enumerate(keys):
             parts_of[key] = [_of_key(part, i, key, impls.get(key, ())) for part in parts]
+    # Keys whose parts all have the same rows and steps share blocks.
     alike: dict[Hashable, list[list[_KeyRows]]] = {}
     for key in logs:
         steps_ids = tuple(part.group.steps_id for part in parts_of[key])
@@ -83,18 +84,21 @@ def to_blocks(
 def flatten_examples(
     tree: Mapping[K, T], axes: int, valid: np.ndarray | None
 ) -> dict[K, T]:
-    """Return the arrays with one axis for the first ones, along it the valid examples."""
+    """Flatten the first axes of all arrays into one, and keep the valid examples.
+
+    (*axes, ...) -> (valid examples, ...)
+    """
     chosen = slice(None) if valid is None else np.reshape(valid, -1)
 
     def flatten(x: np.ndarray) -> np.ndarray:
         return x.reshape(math.prod(x.shape[:axes]), *x.shape[axes:])[chosen]
 
-    # Not of the mapping as a whole: JAX would sort the keys.
+    # One value at a time: `jax.tree.map` of the whole mapping would sort its keys.
     return {key: jax.tree.map(flatten, value) for key, value in tree.items()}
 
 
 def flatten_logs(logs: logdict, axes: int, valid: np.ndarray | None) -> dict[str, Rows]:
-    """Do the same with the rows of logs. Steps that keys share are flattened once."""
+    """Flatten the examples of logs. Steps that keys share are flattened once."""
     groups = flatten_examples(grouped_rows(logs.rows()), axes, valid)
     return rows_by_key(groups, tuple(logs))
 
@@ -117,7 +121,7 @@ class _GroupRows(NamedTuple):
         leading: How many axes the arrays have between those of rows and of the batch.
         runs: The run of each row.
         order: See `Block`.
-        steps_id: What keys have in common that share a block: the same rows and steps.
+        steps_id: Identifies the rows and steps: keys with the same one share a block.
     """
 
     rows: Rows
@@ -160,6 +164,8 @@ def _parts_of_group(
     length = rows.length if rows.time else 1
     runs = runs.repeat(length).astype(np.int32)
     order = packets.repeat(length).astype(np.int64) * PACKET_STRIDE + numbers
+    # With examples inside a row, some may have logged it and others not: nothing is left
+    # out, and the mask goes along.
     if leading + len(rows.batch):
         yield _GroupRows(flat, leading, runs, order, _steps_id(flat, numbers))
         return
@@ -179,17 +185,18 @@ def _split_where_steps_change(
 ) -> list[np.ndarray]:
     if not masks:
         return [numbers]
+    # Row i and row i + 1 have different steps where any mask changes between them.
     changes = np.any([np.diff(mask[numbers]) for mask in masks.values()], axis=0)
     return np.split(numbers, np.flatnonzero(changes) + 1)
 
 
 def _has_step(rows: Rows, name: str, numbers: np.ndarray) -> bool:
-    """Whether rows have this step. They all do, or none of them."""
+    """Return whether rows have this step: either all of them have it, or none."""
     return name not in rows.masks or bool(rows.masks[name][numbers[:1]].all())
 
 
 def _steps_id(rows: Rows, numbers: np.ndarray) -> Hashable:
-    """Return what tells rows and steps apart; `numbers` are those of the rows."""
+    """Return an id that is equal if and only if the numbers of rows and steps are."""
     arrays = [("", numbers), ("valid", rows.valid)]
     arrays += [*rows.steps.items(), *rows.masks.items()]
     return tuple(
@@ -198,7 +205,7 @@ def _steps_id(rows: Rows, numbers: np.ndarray) -> Hashable:
 
 
 def _block(parts: Sequence[_KeyRows], expected: int | None) -> Block:
-    """Make a block of keys that have the same rows and steps."""
+    """Make a block from keys that have the same rows and steps."""
     first = parts[0].group
     masks = {part.key: part.group.rows.valid for part in parts}
     return Block(
@@ -214,7 +221,7 @@ def _block(parts: Sequence[_KeyRows], expected: int | None) -> Block:
 
 
 def _plain_containers(tree: Tree) -> Tree:
-    """Replace nodes of other classes by dictionaries or tuples of what they hold."""
+    """Replace nodes of custom classes by dictionaries or tuples with the same children."""
     items = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)[0]
     if tree is None or [path for path, _ in items] == [()]:
         return tree

@@ -105,6 +105,7 @@ class Layout:
     def of(
         cls, form: Any, leaves: Sequence[Any], groups: Groups, *, stoppable: bool = True
     ) -> "Layout":
+        # Arrays of a group lie one after the other; `end` is where the next one starts.
         slots: dict[int, Slot] = {}
         for number, group in enumerate(groups):
             end = 0
@@ -147,6 +148,7 @@ def _join(leaves: list) -> Any:
     wide = [x.astype(_whole(x.dtype)) for x in leaves]
     if len(wide) == 1:
         return wide[0]
+    # All of one width: reinterpret them as unsigned numbers, (...) -> (size,), and join.
     bits = _bits(wide[0].dtype)
     flat = [jax.lax.bitcast_convert_type(x.reshape(-1), bits) for x in wide]
     return jax.lax.concatenate(flat, 0)

@@ -125,6 +125,7 @@ def tapped(
 ) -> Callable:
     """Return `fun` with its logs sent to the listener, together with their run."""
     check_positive(interval=interval, batch=batch)
+    # Rows are always sent as they are, whatever reduction the calls of `log` ask for.
     collect = Collect(
         keys=selection(argnames, "argnames"),
         tags=selection(tags, "tags"),
@@ -148,6 +149,7 @@ def _tap(
 ) -> Any:
     traced, collect = listening("lox.tap", collect, fun, *args, **kwargs)
     callback = listener.configured(traced.jaxpr, collect.interval)
+    # The first host call comes after those that the program has made so far.
     interpreter = Interpreter(Tap(collect, last_token(), run, callback, batch)).on_device()
     outs, _ = interpreter(traced.jaxpr, *traced.args)
     return traced.output(outs)

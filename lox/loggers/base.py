@@ -1,4 +1,13 @@
-"""The device side of a logger: from a function that logs to the runs that it logs to."""
+"""The device side of a logger: it sends the logs of a function to a run.
+
+    run = logger.init(key)              a host call starts the run, and returns its number
+    logger.tap(fun, run)(x)             host calls send rows with this number
+    logger.spool(fun, run)(x)           one host call sends all rows when `fun` returns
+    logger.finish(run)                  a host call ends it
+
+All of these work under `jit` and `vmap`, so the number may be a tracer. The host side, with
+the writer thread and the writer, is `lox_host.host_logger`.
+"""
 
 import contextlib
 import dataclasses
@@ -37,7 +46,7 @@ from lox_host.writer import Writer
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LoggerState:
-    """A run, or with `jax.vmap` several. A pytree.
+    """A run, or under `jax.vmap` several runs. It is a pytree.
 
     Attributes:
         run: The number of the run, int32.
@@ -52,20 +61,20 @@ class BaseLogger:
     def __init__(self, host: HostLogger):
         self._host = host
         self._straight = StraightWay(host)
-        # Whether a program has been told to end runs when it is done.
+        # Whether a program will end runs when it is done.
         self._ends_later = False
 
     def init(self, key: Any) -> LoggerState:
         """Start a run.
 
-        The same key means the same run, as long as that is not finished. Under `vmap` each
-        key starts one.
+        The same key means the same run, until that run is finished. Under `vmap`, each key
+        starts a run.
 
         Args:
             key: A PRNG key, or a number.
 
         Returns:
-            The state to be handed to the other methods.
+            The state that you pass to the other methods.
         """
         self._finish_ending()
         return LoggerState(open_run(self._host, _key_words(key)))
@@ -120,6 +129,7 @@ class BaseLogger:
         check_function("logger.tap", fun)
         check_prefix(prefix)
         self._check(state)
+        # The run is an operand of the host calls, so all runs share one program.
         write = WriteRows(self._host, prefix)
         call = tapped(fun, write, argnames, tags, interval, batch, state.run)
 
@@ -128,7 +138,7 @@ class BaseLogger:
             try:
                 out = call(*args, **kwargs)
             except Exception:
-                # What stopped the program, instead of what JAX says of it.
+                # Raise what stopped the program, instead of JAX's error about it.
                 self._host.check()
                 raise
             _order_after_calls_so_far(state)
@@ -142,12 +152,12 @@ class BaseLogger:
         logs: logdict | Mapping[str, Any] | None = None,
         **steps: Any,
     ) -> None:
-        """Write logs that are already there.
+        """Write logs that you already have.
 
         Args:
             state: The run.
             logs: The logs, or values by key.
-            **steps: Any other keyword is a step of all of them, such as `step=i`.
+            **steps: Any other keyword is a step of all logs, such as `step=i`.
         """
         if isinstance(state, Mapping):
             raise TypeError(
@@ -161,6 +171,7 @@ class BaseLogger:
                 "`logger.log` got no values: keywords are steps. Write "
                 f'`logger.log(run, {{"{key}": ...}})`.'
             )
+        # In a Python loop the values are known, and no program is needed.
         with _after_programs():
             if self._straight.send(state.run, logs, steps):
                 return
@@ -170,16 +181,16 @@ class BaseLogger:
             _send(WriteRows(self._host).of(rows), logdict.of(plain), state)
 
     def finish(self, state: LoggerState) -> None:
-        """End the run: all that was logged to it is written, and it is closed.
+        """End the run: write everything that was logged to it, and close it.
 
-        Without this, runs are ended when the process is.
+        Runs that you do not finish end with the process.
 
         Raises:
             RuntimeError: If something could not be written.
         """
         _check_kind(state)
-        # Where loops or branches made host calls, or this is in one, nobody knows whether
-        # those arrive before: then the run ends when the whole program has.
+        # If host calls are inside loops or branches, or this one is, they may arrive after
+        # it. Then the run ends when the whole program has ended.
         calls = tracing.staged_with(emit_effect)
         is_around_others = any(primitive is not emit_p for primitive, _ in calls)
         later = is_around_others or tracing.is_nested()
@@ -190,7 +201,7 @@ class BaseLogger:
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        # What went wrong already is not hidden by what the back end says.
+        # An error of the back end must not hide the one that is already being raised.
         with (
             contextlib.suppress(*(() if kind is None else (Exception,))),
             _after_programs(),
@@ -198,7 +209,7 @@ class BaseLogger:
             self._host.finish_all()
 
     def _finish_ending(self) -> None:
-        """Outside of programs, wait for those that are to end runs, and end these."""
+        """Outside of programs, wait for programs that are to end runs, and end the runs."""
         if self._ends_later and tracing.staged_program() is None:
             jax.effects_barrier()
             self._host.finish_ending()
@@ -216,22 +227,22 @@ class BaseLogger:
 
 
 class Logger(BaseLogger):
-    """Sends what is logged to a writer.
+    """Send logs to a writer.
 
     Args:
-        writer: The back end: `open`, `write`, `flush` and `close`, see `Writer`.
-        config: The configuration of the runs, which the back end keeps with them.
+        writer: The back end, with `open`, `write`, `flush` and `close`: see `Writer`.
+        config: The configuration of the runs, which the back end stores with them.
         on_error: What to do when the writer fails. `"warn"`: warn once, and let `finish`
             raise. `"raise"`: stop the program.
-        all_processes: With several processes (`jax.distributed`), let each write runs of
-            its own. Otherwise the first one does.
-        every: How many seconds rows are collected before they are written, for back ends
-            that limit the number of calls. `lox.barrier` and `finish` write at once. In a
-            `MultiLogger` the shortest counts.
-        patience: How many seconds to wait for a writer that does not return: where there
-            is no more room for rows, in `finish`, and when the process ends. After that you
-            are told which logger it is and how many rows it did not write. A writer that is
-            only slow is waited for.
+        all_processes: With several processes (`jax.distributed`), let each process write
+            its own runs. By default only the first one writes.
+        every: How many seconds to collect rows before they are written, for back ends that
+            limit the number of calls. `lox.barrier` and `finish` write at once. In a
+            `MultiLogger`, the shortest time counts.
+        patience: How many seconds to wait for a writer that does not return: when there is
+            no more room for rows, in `finish`, and at the end of the process. After that, a
+            message names the logger and the number of rows that it did not write. lox keeps
+            waiting for a writer that is merely slow.
     """
 
     def __init__(
@@ -267,10 +278,11 @@ def _send(callback: Callable[[Packet], None], logs: logdict, state: LoggerState)
 
 
 def _order_after_calls_so_far(state: LoggerState) -> None:
-    """Let what this program does with the state later come after its host calls so far.
+    """Make later uses of the state come after the host calls of the program so far.
 
-    The run's id then depends on the token of the last call. Loops, branches and functions
-    that use the state see no other token, and so come after it, too.
+    The number of the run then depends on the token of the last call. Loops, branches and
+    functions do not see the tokens outside of them. But if they use the state, they come
+    after this call, too.
     """
     if tracing.is_current(state.run):
         object.__setattr__(state, "run", state.run + last_token())
@@ -278,7 +290,7 @@ def _order_after_calls_so_far(state: LoggerState) -> None:
 
 @contextlib.contextmanager
 def _after_programs():
-    """Do something on the host after what programs have still to send."""
+    """Wait for what programs have yet to send, before something is done on the host."""
     try:
         if tracing.staged_program() is None:
             jax.effects_barrier()

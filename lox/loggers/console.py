@@ -1,4 +1,4 @@
-"""`ConsoleLogger`: how the runs go, on the terminal."""
+"""`ConsoleLogger`: a live table of the runs, on the terminal."""
 
 from collections.abc import Mapping
 from typing import Any, TextIO
@@ -9,29 +9,29 @@ from lox_host.writers.console import ConsoleWriter
 
 
 class ConsoleLogger(Logger):
-    """Show how the runs go while they do.
+    """Show the runs while they are running.
 
-    On a terminal and in a notebook this is a table that moves: for each key the last value,
-    or of several runs the mean of their last values and its deviation, the smallest and the
-    largest value of all rows, and a curve of the mean over runs; above, how far they are.
-    What the program prints meanwhile appears above the table. When all runs are finished,
-    the table stays.
+    On a terminal and in a notebook, this is a live table. For each key it shows the last
+    value (with several runs, the mean of their last values and its deviation), the smallest
+    and the largest value of all rows, and a curve of the mean over runs. Above is the
+    progress of the runs. What the program prints appears above the table. When all runs are
+    finished, the table stays.
 
-    Elsewhere (a file, a cluster's log) it is a plain line every ten seconds and one at the
+    Elsewhere (a file, a cluster's log), it is a plain line every ten seconds and one at the
     end, with the mean over runs of the last values.
 
-    Of an array the mean, the smallest and the largest element are taken; of complex
-    numbers, the magnitude. The arrays in a tree have a line each.
+    Arrays are shown by their mean, smallest and largest element, and complex numbers by
+    their magnitude. Each array in a tree has its own line.
 
     Args:
         every: Seconds between two lines where there is no terminal.
         file: Where to write. By default standard error.
         max_keys: How many keys to show at most.
-        title: What stands in front.
+        title: The title of the table.
         config: For other loggers; it is not shown.
         on_error: What happens if the console fails: "warn" or "raise".
         all_processes: Whether each process of `jax.distributed` shows its own runs.
-        patience: How many seconds the program waits at its end for what gets nothing done.
+        patience: How many seconds to wait for a writer that does not return, see `Logger`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""`CSVLogger`: comma-separated values, a file for each run."""
+"""`CSVLogger`: comma-separated values, one file per run."""
 
 import os
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from lox_host.writers.csv import CSVWriter
 
 
 class CSVLogger(Logger):
-    """Write comma-separated values, one file for each run: `PATH/NAME.csv`.
+    """Write comma-separated values, one file per run: `PATH/NAME.csv`.
 
     Each line is what a run logged at one step. The columns are the steps, with an `@`
     before their names, then the keys; a key that itself begins with `@` gets another one.
@@ -19,16 +19,17 @@ class CSVLogger(Logger):
     a JSON text: `"[1.0, 2.0]"`, with null for NaN and infinities. It is empty where nothing
     was logged.
 
-    A key may come late: the file then gets another column. One of more than 64 MiB is left
-    as it is, and the run goes on in the file `NAME-2.csv`. Files of earlier sessions stay
-    in the same way. What was flushed, twice a second, outlives the process.
+    A key may appear late: the file then gets another column. A file of more than 64 MiB is
+    left as it is, and the run continues in `NAME-2.csv`. Files of earlier sessions are kept
+    in the same way. Rows are flushed twice a second, and then survive a crash of the
+    process.
 
     Args:
-        path: A folder. It is made if it is not there.
+        path: A folder. It is created if it does not exist.
         config: Written beside the rows, into `NAME.config.json`.
         on_error: What happens if writing fails: "warn" or "raise".
         all_processes: Whether each process of `jax.distributed` writes its own runs.
-        patience: How many seconds the program waits at its end for what gets nothing done.
+        patience: How many seconds to wait for a writer that does not return, see `Logger`.
     """
 
     def __init__(

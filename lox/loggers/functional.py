@@ -1,4 +1,4 @@
-"""Runs that know their logger: what `lox.wandb` and `lox.neptune` are made of."""
+"""Runs that know their logger, for `lox.wandb` and `lox.neptune`."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ from lox.loggers.base import Logger, LoggerState
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrackedRun:
-    """A run, or with `jax.vmap` several, with its logger. A pytree.
+    """A run, or under `jax.vmap` several runs, with its logger. It is a pytree.
 
     Attributes:
-        state: What the methods of the logger take: `run.logger.tap(fun, run.state)`.
+        state: The state for the methods of the logger: `run.logger.tap(fun, run.state)`.
         logger: The logger.
     """
 
@@ -26,7 +26,7 @@ class TrackedRun:
 
 
 def start_run(kind: type[Logger], key: Any, options: Mapping[str, Any]) -> TrackedRun:
-    """Start a run of the one logger that there is with these options."""
+    """Start a run of the logger with these options. Equal options share one logger."""
     logger = _logger_with(kind, options)
     return TrackedRun(logger.init(key), logger)
 
@@ -37,7 +37,7 @@ def log(run: TrackedRun, logs: logdict | Mapping[str, Any], **steps: Any) -> Non
     Args:
         run: The run.
         logs: The logs, or values by key.
-        **steps: Any other keyword is a step of all of them, such as `step=i`.
+        **steps: Any other keyword is a step of all logs, such as `step=i`.
     """
     _checked(run).logger.log(run.state, logs, **steps)
 
@@ -52,14 +52,14 @@ def finish(run: TrackedRun) -> None:
 
 
 def _logger_with(kind: type[Logger], options: Mapping[str, Any]) -> Logger:
-    """Return the logger with these options, which is made if there is none."""
+    """Return the logger with these options, and make it if there is none."""
     for leaf in jax.tree.leaves(dict(options)):
         if isinstance(leaf, Tracer):
             raise TypeError(
                 f"An option of `init` depends on {leaf}, which is not known while a "
                 "program is traced. Options are the same for all runs: log what differs."
             )
-    # Options need not be hashable: a configuration is a dictionary.
+    # Compare options by their text, as a configuration is a dictionary, and not hashable.
     identity = kind, repr(sorted(options.items()))
     if identity not in _loggers:
         _loggers[identity] = kind(**options)

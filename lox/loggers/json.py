@@ -1,4 +1,4 @@
-"""`JSONLogger`: JSON lines, a file for each run."""
+"""`JSONLogger`: JSON lines, one file per run."""
 
 import os
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from lox_host.writers.json import JSONWriter, Special
 
 
 class JSONLogger(Logger):
-    """Write JSON lines, one file for each run: `PATH/NAME.jsonl`.
+    """Write JSON lines, one file per run: `PATH/NAME.jsonl`.
 
     Each line is an object with what a run logged at one step, `{"@step": 3, "loss": 0.5}`:
     the steps with an `@` before their names, then the keys. A key that itself begins with
@@ -18,18 +18,18 @@ class JSONLogger(Logger):
     numbers are `[real, imaginary]`, and examples of a `vmap` that did not log are null. The
     lines are strict JSON.
 
-    Files of earlier sessions stay: the next of the same name is `NAME-2.jsonl`. What was
-    flushed, twice a second, outlives the process.
+    Files of earlier sessions are kept: the next one of the same name is `NAME-2.jsonl`.
+    Rows are flushed twice a second, and then survive a crash of the process.
 
     Args:
-        path: A folder. It is made if it is not there.
+        path: A folder. It is created if it does not exist.
         nan: What to write for NaN and infinities: "null"; "text", for the texts "NaN",
             "Infinity" and "-Infinity"; or a mapping with other values for some of "nan",
             "inf" and "-inf".
         config: Written beside the rows, into `NAME.config.json`.
         on_error: What happens if writing fails: "warn" or "raise".
         all_processes: Whether each process of `jax.distributed` writes its own runs.
-        patience: How many seconds the program waits at its end for what gets nothing done.
+        patience: How many seconds to wait for a writer that does not return, see `Logger`.
     """
 
     def __init__(

@@ -9,23 +9,23 @@ from lox_host.writers.mlflow import MLflowWriter
 
 
 class MLflowLogger(Logger):
-    """Sends runs to MLflow, one for each seed, many rows at a time.
+    """Send runs to MLflow, one per seed, many rows at a time.
 
-    The runs of one `init` have the same tag `group`. Numbers are metrics, at the step
-    called `step`, or else the first one that is an integer, or else at the number of the
-    row among those of the key. All steps but `step` are metrics, too. MLflow has nothing
-    for arrays: up to 64 elements are metrics `key/0`, `key/1`, ..., of larger ones there
-    are `key/mean`, `key/std`, `key/min` and `key/max`, without examples that did not log.
-    Trees are `key/path`, complex values
-    `key/real` and `key/imag`, typed PRNG keys `key/0`, `key/1`, ... Characters that MLflow
-    has not in names are underscores. Its databases hold infinities as the largest floats.
+    The runs of one `init` have the same tag `group`. Numbers become metrics, at the step
+    called `step`, or else at the first step that is an integer, or else at the number of
+    the row among those of the key. All steps but `step` become metrics, too. MLflow does
+    not support arrays: up to 64 elements become the metrics `key/0`, `key/1`, ..., and
+    larger arrays `key/mean`, `key/std`, `key/min` and `key/max`, without examples that did
+    not log. Trees become `key/path`, complex values `key/real` and `key/imag`, and typed
+    PRNG keys `key/0`, `key/1`, ... Characters that MLflow does not allow in names become
+    underscores. Its databases store infinities as the largest floats.
 
     Args:
-        experiment_name: Where the runs are listed; made if it is not there.
-        tracking_uri: A server or a local database, such as `"sqlite:///mlflow.db"`.
-            Otherwise what MLflow is set to.
-        tags: For each run.
-        config: The configuration of the runs, which are their parameters.
+        experiment_name: The experiment of the runs. It is created if it does not exist.
+        tracking_uri: A server or a local database, such as `"sqlite:///mlflow.db"`. By
+            default the one that MLflow is set to.
+        tags: Tags for each run.
+        config: The configuration of the runs, which becomes their parameters.
         on_error: See `Logger`.
         all_processes: See `Logger`.
         patience: See `Logger`.

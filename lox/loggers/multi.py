@@ -8,13 +8,13 @@ from lox_host.fan_out import fan_out
 
 
 class MultiLogger(BaseLogger):
-    """Logs to several loggers, with one `spool` or `tap` for all of them.
+    """Log to several loggers, with one `spool` or `tap` for all of them.
 
     If one of them fails or hangs, the others continue.
 
     Args:
-        *loggers: Any loggers. What is logged to them elsewhere goes to the same runs.
-        config: Added to the configuration of each of them. Where both have an entry, this
+        *loggers: Any loggers. You can still use each of them alone, for the same runs.
+        config: Added to the configuration of each logger. Where both have an entry, this
             one wins.
     """
 

@@ -9,20 +9,20 @@ from lox_host.writers.neptune import NeptuneWriter
 
 
 class NeptuneLogger(Logger):
-    """Writes runs with Neptune's client, one for each seed.
+    """Write runs with Neptune's client, one per seed.
 
-    Neptune's hosted service ended on 5 March 2026. There is no server to send runs to any
-    more, unless you have one of your own (`mode="async"`); the client still writes them to
-    files, which is what this logger does by default (`mode="offline"`). Each run is a
-    folder with a database in `.neptune`, or in `log_directory`, which nothing but Neptune's
-    client reads. For anything new, take another tracker.
+    Neptune's hosted service ended on 5 March 2026. There is no longer a server to send runs
+    to, unless you have your own (`mode="async"`). The client still writes runs to files,
+    which is what this logger does by default (`mode="offline"`). Each run is a folder with
+    a database in `.neptune`, or in `log_directory`, which only Neptune's client can read.
+    For anything new, use another tracker.
 
-    Neptune wants steps that increase: each row is at its number among those of the run, and
-    its steps are series beside the others. The runs of one `init` have the same group,
-    `lox/group`. Arrays are histograms, `key/nonfinite` says how many of their elements are
-    NaN or infinite. Numbers that are not finite, which Neptune does not take, are texts in
-    `key/nonfinite`. Trees are `key/path`, complex values `key/real` and `key/imag`, typed
-    PRNG keys `key/0`, `key/1`, ...
+    Neptune needs increasing steps, so the step of a row is its number in the run, and its
+    own steps are logged as further series. The runs of one `init` have the same group,
+    `lox/group`. Arrays become histograms, and `key/nonfinite` says how many of their
+    elements are NaN or infinite. Numbers that are not finite, which Neptune does not
+    accept, become texts in `key/nonfinite`. Trees become `key/path`, complex values
+    `key/real` and `key/imag`, and typed PRNG keys `key/0`, `key/1`, ...
 
     Args:
         config: The configuration of the runs, in `config/...`.
@@ -30,7 +30,8 @@ class NeptuneLogger(Logger):
         all_processes: See `Logger`.
         patience: See `Logger`.
         every: See `Logger`.
-        **init_kwargs: Any of `neptune_scale.Run`. `run_id` is put before those of the runs.
+        **init_kwargs: Arguments of `neptune_scale.Run`. A `run_id` is put before the ids of
+            the runs.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""`PlotLogger`: learning curves that are drawn while the runs go on."""
+"""`PlotLogger`: live learning curves."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -10,41 +10,42 @@ from lox_host.writers.plot import PlotWriter
 
 
 class PlotLogger(Logger):
-    r"""Draw the curves of what is logged, while it is.
+    r"""Draw live curves of what is logged.
 
-    There is a panel for each key that is a real number: one line for each run, with their
-    mean in front; of more than eight runs, the mean and a band that holds 80% of them.
-    Where there are more rows than `points`, each point is the mean of some, and of a single
-    run a band shows their range. So memory and the time to draw do not grow with the rows.
-    Runs that are finished stay in the picture.
+    Each key that is a real number has a panel with one line per run and their mean in
+    front. With more than eight runs, it shows the mean and a band that holds 80% of them.
+    If there are more rows than `points`, each point is the mean of several rows, and for a
+    single run a band shows their range. So memory and drawing time do not grow with the
+    number of rows. Finished runs stay in the picture.
 
-    Where it is shown:
+    Where the curves appear:
 
     - In a notebook (Jupyter, Colab, VS Code), below the cell that starts the first run,
       with any backend of matplotlib.
-    - Where windows can be opened, in a window. It belongs to a process of its own, since
-      toolkits draw on the main thread only, which waits for JAX. So it can be moved and
-      zoomed at any time, with TkAgg, QtAgg, GTK, wx and macOS alike, and stays when the
-      program has ended until you close it.
-    - Elsewhere (no display, or the backend agg) in the file `path`, or `lox.png`. Whoever
-      reads that file finds a whole picture at any time.
+    - With a display, in a window. It belongs to a separate process, since toolkits only
+      draw on the main thread, which waits for JAX. So you can move and zoom it at any time,
+      with TkAgg, QtAgg, GTK, wx and macOS alike, and it stays open after the program has
+      ended until you close it.
+    - Elsewhere (no display, or the backend agg), in the file `path`, or `lox.png`. The file
+      holds a complete picture at any time.
 
     Args:
-        path: A PNG file. If given, it is kept up to date wherever else curves are shown.
+        path: A PNG file. If given, it is kept up to date wherever else curves appear.
         keys: What to draw: a key or several. By default all, in the order of logging.
         x: The step to draw against; `"row"` for the number of the row. By default `step`,
             or else the first one of a key, or else the row.
-        every: Seconds between two refreshes, at least. They are fewer where drawing takes
-            more than a tenth of the time. The last one is when no run is left.
+        every: The least number of seconds between two refreshes. They are less frequent if
+            drawing takes more than a tenth of the time. The last one is when all runs are
+            finished.
         show: Whether to show a window or use the notebook. False: only the file.
-        title: What stands above.
+        title: The title above the panels.
         points: How many points a line has at most; 2, 4, 8, ... are all used. Fewer are
             smoother.
         max_panels: How many panels there are at most.
         config: For other loggers; it is not shown.
         on_error: What happens if drawing fails: "warn" or "raise".
         all_processes: Whether each process of `jax.distributed` draws its own runs.
-        patience: How many seconds the program waits at its end for what gets nothing done.
+        patience: How many seconds to wait for a writer that does not return, see `Logger`.
 
     Example:
         >>> import pathlib

@@ -1,4 +1,4 @@
-"""`SaveLogger`: a store on disk, for all runs."""
+"""`SaveLogger`: a store on disk for all runs."""
 
 import os
 from collections.abc import Mapping
@@ -12,18 +12,18 @@ from lox_host.writers.save import SaveWriter
 class SaveLogger(Logger):
     """Save runs to a folder, from which `lox.load` and `lox.runs` read them.
 
-    The files are Arrow streams, which polars, pyarrow and pandas read, too. What was
-    flushed, twice a second, outlives the process. Several loggers and processes may write
-    to one folder.
+    The files are Arrow streams, which polars, pyarrow and pandas can read, too. Rows are
+    flushed twice a second, and then survive a crash of the process. Several loggers and
+    processes may write to one folder.
 
     Args:
-        path: The folder. It is made if it is not there.
-        mode: `"a"` adds to what is there, `"w"` first removes what lox wrote there before,
-            but for what another logger is writing, `"x"` raises if there is a store.
-        config: Kept with each run; `lox.runs` has it.
+        path: The folder. It is created if it does not exist.
+        mode: `"a"` adds to the store; `"w"` first removes what lox wrote there before,
+            except for what another logger is writing; `"x"` raises if there is a store.
+        config: Stored with each run, and listed by `lox.runs`.
         on_error: What happens if writing fails: "warn" or "raise".
         all_processes: Whether each process of `jax.distributed` writes its own runs.
-        patience: How many seconds the program waits at its end for what gets nothing done.
+        patience: How many seconds to wait for a writer that does not return, see `Logger`.
 
     Example:
         >>> logger = lox.loggers.SaveLogger("results")

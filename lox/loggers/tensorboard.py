@@ -10,23 +10,23 @@ from lox_host.writers.tensorboard import TensorBoardWriter
 
 
 class TensorBoardLogger(Logger):
-    """Writes runs for TensorBoard, each to a folder of its own, called after its key.
+    """Write runs for TensorBoard, each to its own folder, named after its key.
 
-    Numbers are scalars, which TensorBoard holds as float32. They are at the step called
-    `step`, or else the first one that is an integer, or else at the number of the row among
-    those of the key. All steps but `step` are scalars, too. Arrays are histograms,
-    `key/nonfinite` says how many of their elements are NaN or infinite; those of uint8 with
-    the shape `(height, width, channels)` and 1, 3 or 4 channels are images. Trees are
-    `key/path`, complex values `key/real` and `key/imag`, typed PRNG keys `key/0`, `key/1`,
-    ... The configuration is shown as hyperparameters.
+    Numbers become scalars, which TensorBoard stores as float32, at the step called `step`,
+    or else at the first step that is an integer, or else at the number of the row among
+    those of the key. All steps but `step` become scalars, too. Arrays become histograms,
+    and `key/nonfinite` says how many of their elements are NaN or infinite. Arrays of uint8
+    with the shape `(height, width, channels)` and 1, 3 or 4 channels become images. Trees
+    become `key/path`, complex values `key/real` and `key/imag`, and typed PRNG keys
+    `key/0`, `key/1`, ... The configuration is shown as hyperparameters.
 
     Args:
-        dir: Where the folders are made. Those that are there already stay as they are.
-        images: Keys of other arrays that are images: `(height, width)` or with channels,
-            integers up to 255 or floats up to 1, or several of them along further axes in
-            front.
-        texts: Keys of arrays that are texts: the bytes of UTF-8, zeros at the end do not
-            count.
+        dir: Where to create the folders. Existing ones stay as they are.
+        images: Keys of other arrays that are images: `(height, width)`, perhaps with
+            channels, of integers up to 255 or floats up to 1; further axes in front hold
+            several images.
+        texts: Keys of arrays that are texts: bytes of UTF-8, with or without zeros at the
+            end.
         config: The configuration of the runs.
         on_error: See `Logger`.
         all_processes: See `Logger`.

@@ -9,18 +9,18 @@ from lox_host.writers.trackio import TrackioWriter
 
 
 class TrackioLogger(Logger):
-    """Sends runs to trackio, one for each seed.
+    """Send runs to trackio, one per seed.
 
-    The runs of one `init` are a group, and each is called after its key. Rows are at the
-    step called `step`, or else the first one that is an integer, or else where trackio puts
-    them, one after the other. All steps but `step` are logged along. Arrays are histograms,
-    `key/nonfinite` says how many of their elements are NaN or infinite. Trees are
-    `key/path`, complex values `key/real` and `key/imag`, typed PRNG keys `key/0`, `key/1`,
-    ... The names `project`, `run`, `timestamp`, `step`, `time` and `metrics` are trackio's
-    own: keys that are called so get an underscore, `time_`. Of several underscores at the
-    beginning of a key one is kept.
+    The runs of one `init` are a group, and each is named after its key. Rows are at the
+    step called `step`, or else at the first step that is an integer, or else where trackio
+    puts them, one after the other. All steps but `step` are logged with the values. Arrays
+    become histograms, and `key/nonfinite` says how many of their elements are NaN or
+    infinite. Trees become `key/path`, complex values `key/real` and `key/imag`, and typed
+    PRNG keys `key/0`, `key/1`, ... trackio reserves the names `project`, `run`,
+    `timestamp`, `step`, `time` and `metrics`: keys with these names get an underscore, as
+    in `time_`. Several underscores at the start of a key become one.
 
-    Errors of trackio's are warnings of its own.
+    trackio reports its own errors as warnings.
 
     Args:
         project: The name of the project.
@@ -29,7 +29,8 @@ class TrackioLogger(Logger):
         all_processes: See `Logger`.
         patience: See `Logger`.
         every: See `Logger`.
-        **init_kwargs: Any of `trackio.init`. `name` is put before those of the runs.
+        **init_kwargs: Arguments of `trackio.init`. A `name` is put before the names of the
+            runs.
     """
 
     def __init__(

@@ -9,14 +9,15 @@ from lox_host.writers.wandb import WandbWriter
 
 
 class WandbLogger(Logger):
-    """Sends runs to Weights & Biases, one for each seed.
+    """Send runs to Weights & Biases, one per seed.
 
-    The runs of one `init` are a group, and each is called after its key. Every row is a row
-    of the history, however many there are and whatever their steps: these are logged along,
-    and W&B plots each key against the step called `step`, or else its first one. Arrays are
-    histograms, `key/nonfinite` says how many of their elements are NaN or infinite. Trees
-    are `key/path`, complex values `key/real` and `key/imag`, typed PRNG keys `key/0`,
-    `key/1`, ... A step with the name of a key in the same row gets an underscore.
+    The runs of one `init` are a group, and each is named after its key. Every row becomes a
+    row of the history, in any number and with any steps. The steps are logged with the
+    values, and W&B plots each key against the step called `step`, or else against its first
+    step. Arrays become histograms, and `key/nonfinite` says how many of their elements are
+    NaN or infinite. Trees become `key/path`, complex values `key/real` and `key/imag`, and
+    typed PRNG keys `key/0`, `key/1`, ... A step with the name of a key in the same row gets
+    an underscore.
 
     Args:
         config: The configuration of the runs.
@@ -24,7 +25,8 @@ class WandbLogger(Logger):
         all_processes: See `Logger`.
         patience: See `Logger`.
         every: See `Logger`.
-        **init_kwargs: Any of `wandb.init`. `name` and `id` are put before the runs' own.
+        **init_kwargs: Arguments of `wandb.init`. A `name` or `id` is put before those of
+            the runs.
     """
 
     def __init__(

@@ -1,4 +1,13 @@
-"""How logs leave programs that run once or not at all: `jit`, `cond`, `checkpoint`."""
+"""How logs leave programs that run once or not at all: `jit`, `cond`, `checkpoint`.
+
+The logs of a call are further outputs of it. The branches of a `cond` must have outputs of
+the same form, so each branch returns all keys that any branch logs. Keys that a branch does
+not log are masked:
+
+    cond i                          cond i
+      0: log a                ->      0: a=row valid=1,  b=zeros valid=0
+      1: log b                        1: a=zeros valid=0, b=row valid=1
+"""
 
 import functools as ft
 import weakref
@@ -21,12 +30,12 @@ def _jit(interpreter, eqn, *args):
 
 
 def _jitted(eqn: JaxprEqn) -> Callable:
-    """One jitted function for each jaxpr, or every call would compile anew."""
+    """Return one jitted function per program and options, or every call would compile."""
     jaxpr = eqn.params["jaxpr"]
     options = equations.inner_jit_options(eqn.params)
     jitted = _jits.setdefault(jaxpr, {})
     if options not in jitted:
-        # Kept as long as the jaxpr lives: it must not keep the jaxpr alive.
+        # The function is kept as long as the program, so it must not keep it alive.
         reference = weakref.ref(jaxpr)
 
         def fun(interpreter, *args):
@@ -62,7 +71,7 @@ def _cond(interpreter, eqn, index, *args):
 def _in_form(
     form: Collected, branch: Staged, interpreter: Interpreter, *args: Any
 ) -> tuple[list, Collected]:
-    """Run a branch, and bring what it logs into the form that all branches have."""
+    """Run a branch, and bring its logs into the form that all branches share."""
     outs, logs = branch(*jax.tree.leaves((interpreter, args)))
     return outs, logs.fitted(form, interpreter.handler.threaded())
 

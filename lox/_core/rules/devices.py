@@ -1,16 +1,16 @@
 """How logs leave a `shard_map`: those of all devices, side by side on one more axis.
 
-Inside, each device logs values of its own. Outside there is one array, with an axis of
-devices after time and after the axes of the `vmap`s around, before those inside. Two
-devices that log a scalar in a loop of three iterations:
+Inside, each device logs its own values. Outside, there is one array with an axis of
+devices: after time and the axes of the `vmap`s around, but before those of the `vmap`s
+inside. Here, two devices log a scalar in a loop of three iterations:
 
     device 0   [ a0, a1, a2 ]                     [[ a0, b0 ],
     device 1   [ b0, b1, b2 ]       ->             [ a1, b1 ],      (time, devices)
                                                    [ a2, b2 ]]
 
-What JAX knows to be the same on all devices (`check_vma`) has no such axis. That is known
-of each array only once the body has been staged, but a `shard_map` needs the specs of its
-outputs beforehand: so the body is staged first, inside a `shard_map` without outputs.
+Values that JAX knows to be the same on all devices (`check_vma`) get no such axis. This is
+only known once the body has been staged, but a `shard_map` needs the specs of its outputs
+beforehand. So the body is staged first, inside a `shard_map` without outputs.
 """
 
 import math
@@ -39,7 +39,7 @@ def _shard_map(
 ) -> tuple[list, Collected]:
     axes = sharding.mapped_axes(eqn)
     given, tree = jax.tree.flatten(interpreter)
-    # Of each array of the handler, which axis is that of the devices.
+    # For each array of the handler, the position of its axis of devices.
     handler_axes = interpreter.handler.per_device(list(records_in(eqn.params)))
     places = jax.tree.leaves(handler_axes)
     in_specs = ([_spec(at, axes) for at in places], list(eqn.params["in_specs"]))
@@ -47,7 +47,7 @@ def _shard_map(
     spread: set[Keys] = set()
 
     def run(given: list, args: list) -> tuple[list, Collected]:
-        """Do what one device does."""
+        """Run the body on one device, and give its logs an axis of devices of size 1."""
         pairs = zip(given, places, strict=True)
         own = [x if at < 0 else lax.squeeze(x, (at,)) for x, at in pairs]
         interpreter = jax.tree.unflatten(tree, own).on_device()
@@ -68,9 +68,11 @@ def _shard_map(
     def flat(given: list, args: list) -> list:
         return jax.tree.leaves(staged[0](*given, *args))
 
+    # First pass, without outputs: stage the body, and find out what is `spread`.
     inputs = given, list(args)
     jax.eval_shape(sharding.shard_map(look, eqn, in_specs, ()), *inputs)
     form = staged[0].shape[1]
+    # Second pass: run it, now that the specs of all outputs are known.
     placed = {keys: _placed(own, keys in spread) for keys, own in form.groups.items()}
     state = handler_axes.threaded().limited_to(form.threaded)
     log_places = jax.tree.leaves(Collected(placed, form.order, state))
@@ -90,7 +92,7 @@ def _pmap(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, Co
 
 
 def _split_by_devices(logs: Collected, eqn: JaxprEqn, spread: set[Keys]) -> Collected:
-    """Split groups into keys that may differ from device to device, and others.
+    """Split groups into keys that may differ from device to device, and other keys.
 
     The former are added to `spread`.
     """
@@ -117,10 +119,10 @@ def _split_by_devices(logs: Collected, eqn: JaxprEqn, spread: set[Keys]) -> Coll
 
 
 def _state_on_axis(state: Threaded, axes: Threaded) -> Threaded:
-    """Return the state of one device, as one that leaves the `shard_map`.
+    """Return the state of one device in the form in which it leaves the `shard_map`.
 
-    Offsets have an axis of devices, as the handler had them. Each device has a token of its
-    own, but all are zero: any of them is good for all, and nothing is exchanged.
+    Offsets get back their axis of devices. Each device has its own token, but all tokens
+    are zero: any of them will do, and nothing is exchanged.
     """
     offsets = {k: lax.expand_dims(x, (axes.offsets[k],)) for k, x in state.offsets.items()}
     token = None if state.token is None else sharding.make_unvarying(state.token)
@@ -130,7 +132,7 @@ def _state_on_axis(state: Threaded, axes: Threaded) -> Threaded:
 def _on_axis(own: Entry, size: int) -> Entry:
     """Return the rows of one of `size` devices, with an axis of devices.
 
-    It comes after time and the `vmap`s outside of the `shard_map`, before those inside.
+    ([time,] *outer, *inner, ...) -> ([time,] *outer, 1, *inner, ...)
     """
     at = own.outer
     batch = (*own.batch[:at], size, *own.batch[at:])
@@ -142,7 +144,7 @@ def _on_axis(own: Entry, size: int) -> Entry:
 
 
 def _placed(entry: Entry, is_spread: bool) -> Entry:
-    """Return where each array has the axis of devices, -1 if it has none."""
+    """Return the position of the axis of devices of each array, -1 if it has none."""
     at = entry.outer if is_spread else -1
     placed = entry.map(lambda _: at if at < 0 else entry.time + at)
     is_counted = isinstance(entry, Rows) and entry.count is not None
@@ -158,6 +160,7 @@ def _combined(keys: Keys, own: Entry) -> Entry:
     """Reduce the values of all devices to one, if the reduction asks for it."""
     if not isinstance(own, Accumulator) or not own.reduction.devices:
         return own
+    # (*outer, devices, *inner) -> (devices, *outer, *inner)
     size, rest = own.batch[own.outer], list(own.batch)
     rest.pop(own.outer)
     own = own.map(lambda x: jnp.moveaxis(x, own.outer, 0), batch=(size, *rest))
@@ -173,7 +176,7 @@ def _combined(keys: Keys, own: Entry) -> Entry:
 
 
 def _check_combined(key: str, given: Any, wanted: Any) -> None:
-    """Raise if a function of the user's did not make one accumulator of all."""
+    """Raise if a user's function did not combine all accumulators into one."""
     given, wanted = (
         jax.tree.map(lambda x: f"{jnp.result_type(x)}{list(jnp.shape(x))}", tree)
         for tree in (given, wanted)
@@ -186,7 +189,10 @@ def _check_combined(key: str, given: Any, wanted: Any) -> None:
 
 
 def _folded(own: Accumulator) -> Accumulator:
-    """Combine neighbours until one is left, in the order of the devices."""
+    """Combine neighbours until one is left, in the order of the devices.
+
+    [a b c d e]  ->  [ab cd e]  ->  [abcd e]  ->  [abcde]
+    """
     size = own.batch[0]
     if size == 1:
         return own.map(lambda x: x[0], batch=own.batch[1:])

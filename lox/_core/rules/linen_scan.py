@@ -25,7 +25,7 @@ def _checked_without_logs(
 
 
 def _bare(jaxpr: Any) -> Any:
-    """Return a program of the same constants and inputs, without its records."""
+    """Return a program without records that has the same constants and inputs."""
     number = len(jaxpr.constvars)
     program = equations.close(equations.constants_as_inputs(jaxpr))
     bare = without_records(program)

@@ -1,21 +1,25 @@
 """How logs leave loops: as rows, along the carry, or to the host every few iterations.
 
-One iteration is a program that logs something. What becomes of it in the loop as a whole:
+The body of a loop is a program that logs. How its logs leave the loop depends on the kind:
 
-    rows of a `scan`         leave the loop as its outputs do, stacked: (length, ...)
-    reduced keys, tokens     go along the carry, combined with what is there
-    rows of a `while`        go along the carry in a ring of a fixed capacity; those of
-                             loops inside each other in one buffer, see `loop_carry.py`
+    rows of a `scan`         leave it as its outputs do, stacked: (length, ...)
+    reduced keys, tokens     are carried, and combined in each iteration
+    rows of a `while`        are carried, in a ring of fixed capacity; those of nested loops
+                             in one buffer, see `loop_carry.py`
 
-So the carry of the loop depends on what an iteration logs, which is found out by staging
-the body. It is interpreted once: what has been staged is also what the new loop runs.
+So the carry depends on what an iteration logs, which staging the body finds out. The body
+is interpreted only once: the new loop runs the staged body.
 
     while carry: running(carry)          while (carry, state): running(carry)
         carry = body(carry)       ->         carry, logs = staged body(carry)
                                              state = gathering.add(state, logs)
 
-A handler may deliver every `size` iterations: the loop is then one of chunks, with a loop
-of `size` iterations inside, which collects and delivers nothing.
+A handler may deliver every `size` iterations. The loop then becomes a loop over chunks. A
+chunk is a loop of `size` iterations that only collects, followed by one delivery:
+
+    for x in xs: body            for chunk in xs.reshape(number, size):
+                          ->         for x in chunk: body, collect
+                                     deliver what was collected
 """
 
 import dataclasses
@@ -45,8 +49,8 @@ class Body:
 
     Attributes:
         step: Interprets the iteration.
-        prepare: `prepare(interpreter)` returns a step that has been interpreted, and what
-            it logs, as abstract arrays.
+        prepare: `prepare(interpreter)` returns a step that is staged, and what it logs as
+            abstract arrays.
     """
 
     step: Step
@@ -105,7 +109,7 @@ def _while(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, C
         return prepare(collecting(interpreter, capacity), body_consts, init).shape[1]
 
     def logs_of_both() -> Collected:
-        """What an iteration logs when it is asked whether to go on, and in the body."""
+        """Return what one iteration logs, in the predicate and in the body."""
         looking = collecting(interpreter, 1)
         asked = looking.stage(cond, *cond_consts, *init).shape[1]
         return jax.eval_shape(Collected.joined, [asked, logs(1)])
@@ -119,7 +123,8 @@ def _while(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, C
     predicate = interpreter.stage(cond, *cond_consts, *init)
     if size is None and not predicate.shape[1]:
         return repeat(interpreter, eqn, ask, prepare, cond_consts, body_consts, init)
-    # The predicate is asked before the loop and in its body, where its logs can be carried.
+    # A predicate can have no outputs but its value. So it is evaluated before the loop and
+    # at the end of the body, where its logs can be carried.
     (running,), first = predicate.run()
     loop = eqn.replace(params=carry_predicate(eqn.params))
     run = _while if size is None else ft.partial(repeat_in_chunks, size=size)
@@ -148,7 +153,7 @@ def scan(
         gathered, rows = gathering.add(gathered, logs)
         return (carry, gathered), (ys, rows)
 
-    # A symbolic length is known from `xs` only.
+    # A symbolic length is only known from `xs`.
     given = None if xs else length
     start = init, gathering.start(interpreter.handler.threaded())
     (carry, gathered), (ys, logs) = jax.lax.scan(iterate, start, xs, given, **options)
@@ -169,7 +174,7 @@ def scan_in_chunks(
     """Run a `scan`, and deliver what has been collected every `size` iterations."""
     size = min(size, length)
     number, rest = divmod(length, size)
-    # The rest comes last, which is in front if the loop runs backwards.
+    # The remaining iterations come last. If the loop runs backwards, these are in front.
     start = rest if options["reverse"] else 0
     # (length, ...) -> (number, size, ...)
     blocks = [
@@ -190,6 +195,7 @@ def scan_in_chunks(
 
     outer, unrolled_inside = Body(chunk(size), prepare), {**options, "unroll": 1}
     carry, ys, logs = scan(interpreter, outer, init, blocks, number, unrolled_inside)
+    # (number, size, ...) -> (number * size, ...)
     ys = [y.reshape(number * size, *y.shape[2:]) for y in ys]
     if not rest:
         return carry, ys, logs
@@ -213,13 +219,13 @@ def repeat(
     """Run a `while`, and return the carry and the logs.
 
     Args:
-        interpreter: Evaluates what is inside.
-        eqn: The equation whose parameters to use, but for the programs.
+        interpreter: The interpreter for the programs of the loop.
+        eqn: The equation whose parameters are used, except for the programs.
         ask: `ask(interpreter, cond_consts, carry)` returns the predicate.
         prepare: `prepare(interpreter, body_consts, carry)` returns the body, staged for
-            these arguments: it returns the carry and the logs.
+            these arguments. The body returns the carry and the logs.
         cond_consts: The constants of the predicate.
-        body_consts: Those of the body.
+        body_consts: The constants of the body.
         init: The carry before the first iteration.
     """
     step = prepare(interpreter, body_consts, init)
@@ -227,7 +233,7 @@ def repeat(
     capacities = interpreter.handler.capacities(logs, None)
     gathering = Gathering(logs, capacities, interpreter.handler.every())
     start = gathering.start(interpreter.handler.threaded())
-    # What the loop does not carry of the interpreter, it has as constants.
+    # The arrays of the interpreter that the loop does not carry are constants of the loop.
     extra, with_state = _apart_from(interpreter, gathering.threaded(start))
 
     def running(extra: list, consts: list, carry: list, state: State) -> jax.Array:
@@ -248,8 +254,9 @@ def repeat(
         return new_carry, gathering.choose(some, new_state, state)
 
     cond, body = running, run
-    # The predicate has an axis for each `vmap` whose examples finish one by one. JAX would
-    # select all that is carried by it, rings as a whole. We leave these out.
+    # The predicate has an axis for each `vmap` whose examples finish at different times. By
+    # it, JAX would select the whole carry, with all rows of the rings. We select everything
+    # but the rings ourselves, in `run_some`.
     is_batched = eqn.params["cond_jaxpr"].out_avals[0].shape
     if is_batched and jax.tree.leaves(start):
         cond, body, body_consts = any_running, run_some, [cond_consts, body_consts]
@@ -271,10 +278,12 @@ def _apart_from(
 ) -> tuple[list, Callable[[list, Threaded], Interpreter]]:
     """Return the arrays of an interpreter that a loop does not carry.
 
-    The function puts them together with what it carries. If a loop had the rest as
-    constants, too, the compiler would have to keep what a ring was before the loop.
+    The function that is also returned puts them together with those that it carries. If the
+    latter were constants of the loop, too, the compiler would have to keep a copy of each
+    ring as it was before the loop.
     """
     leaves, tree = jax.tree.flatten(interpreter)
+    # Replace the carried arrays by a mark, to find out where they are among the leaves.
     mark = object()
     marked = interpreter.after(jax.tree.map(lambda _: mark, carried))
     is_carried = [leaf is mark for leaf in jax.tree.leaves(marked)]
@@ -291,7 +300,11 @@ def _apart_from(
 def repeat_in_chunks(
     interpreter: Interpreter, eqn: JaxprEqn, *args: Any, size: int
 ) -> tuple[list, Collected]:
-    """Run a `while` whose predicate is carried in front, delivered now and then."""
+    """Run a `while` whose predicate is carried in front, and deliver after each chunk.
+
+    The inner loop counts its iterations, and ends after `size` of them or when the whole
+    loop does. The outer loop runs until the predicate is false.
+    """
     body = eqn.params["body_jaxpr"]
     consts, init = split(args, eqn.params["body_nconsts"])
     logs = collecting(interpreter).stage(body, *args).shape[1]
@@ -320,7 +333,7 @@ def repeat_in_chunks(
 
 
 def collecting(interpreter: Interpreter, capacity: int | None = None) -> Interpreter:
-    """Return an interpreter that collects the same, and delivers nothing."""
+    """Return an interpreter that collects the same but delivers nothing."""
     return interpreter.with_handler(interpreter.handler.collecting(capacity))
 
 
@@ -332,18 +345,18 @@ def _delivered(interpreter: Interpreter, logs: Collected, iterations: Any) -> Co
 def _buffering(
     interpreter: Interpreter, eqn: JaxprEqn, logs: Callable[[], Collected]
 ) -> Interpreter | None:
-    """Return an interpreter for a loop in which rows wait for others. None: they don't."""
+    """Return an interpreter for a loop whose rows wait in a buffer. None: they do not."""
     handler = interpreter.handler.buffering(eqn, logs)
     return None if handler is None else interpreter.with_handler(handler)
 
 
 def _flushed(interpreter: Interpreter, logs: Collected) -> Collected:
-    """Return what is left of the logs of such a loop when nothing waits any more."""
+    """Flush the buffer after such a loop, and return the logs that were not buffered."""
     return interpreter.handler.after(logs.threaded).flush(logs)
 
 
 def _most_rows(logs: Collected) -> int:
-    """Return how many rows of a key are logged at most, before an interval thins them."""
+    """Return how many rows of a key are logged at most, not counting on an interval."""
     return max((rows.bound for rows in logs.rows.values()), default=1)
 
 

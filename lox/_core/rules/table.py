@@ -1,14 +1,14 @@
 """The table of rules: how logs leave each higher-order primitive.
 
-A program holds programs: the body of a `scan`, the branches of a `cond`. What is logged in
-there has to come out. How is up to the primitive, and is said once, for all
-transformations, by its rule:
+A program holds other programs: the body of a `scan`, the branches of a `cond`. Their logs
+have to come out. How depends on the primitive. Its rule says so once, for all
+transformations:
 
     rule(interpreter, eqn, *args) -> (outs, logs)
 
-`interpreter(jaxpr, *args)` evaluates an inner program and returns its outputs and its logs,
-as if it stood outside. The rule runs it inside the primitive, and brings the logs out with
-the outputs. For instance the rule of a call, which has one program and runs it once:
+`interpreter(jaxpr, *args)` evaluates an inner program and returns its outputs and its logs.
+The rule does so inside the primitive, and brings the logs out along with the outputs. For
+example, a call has one program and runs it once:
 
     @rule_for("closed_call")
     def _call(interpreter, eqn, *args):
@@ -16,13 +16,13 @@ the outputs. For instance the rule of a call, which has one program and runs it 
 
 Three things keep the rules short and lasting:
 
-- A rule never asks which transformation it serves; what differs is in the handler.
-- It uses the public function behind the primitive, or binds the primitive with its
-  parameters as they are but for the programs: the others change between JAX releases.
-- The interpreter holds a handler, and with it possibly arrays. A function that is staged
-  takes it as an argument, or these arrays would be constants of the wrong trace.
+- A rule never asks which transformation it serves. The handler knows.
+- It uses the public function behind the primitive, or binds the primitive with all of its
+  parameters except the programs unchanged, because parameters change between JAX releases.
+- The interpreter holds a handler, which may hold arrays. A function that is staged takes
+  the interpreter as an argument, or these arrays would be constants of the wrong trace.
 
-A primitive that holds a record and is not in the table is an error: no record is lost.
+A primitive that holds a record but has no rule is an error, so no record is lost.
 """
 
 from collections.abc import Callable
