@@ -29,10 +29,10 @@ from lox._logdict.logdict import logdict
 from lox._rows.reductions import Reduction
 from lox._rows.rows import without_keys
 from lox._rows.types import P, R
+from lox._runs.concrete_logs import StraightWay
 from lox._runs.key_words import key_words
 from lox._runs.logger_callbacks import FinishRuns, WriteRows
 from lox._runs.open_run import open_run
-from lox._runs.straight import StraightWay
 from lox._stream.emit import emit
 from lox._stream.packet import Packet
 from lox._stream.tap import tapped
