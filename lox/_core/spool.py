@@ -67,7 +67,7 @@ def spool(
             function with a `custom_jvp` or `custom_vjp` rule still carry none.
 
     Returns:
-        A function that returns a pair: the output of `fun` and a `logdict`.
+        A function that returns a pair, the output of `fun` and a `logdict`.
 
     Example:
         >>> def f(xs):
