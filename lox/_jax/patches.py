@@ -171,7 +171,7 @@ PATCHES = (
         name="custom_vjp in silence",
         target="jax.extend.core.primitives:custom_vjp_call_p.bind",
         without="The backward rule of a function called in `lox.silent()` or `lox.nolog` "
-        "runs later, outside of it, and logs.",
+        "runs later, outside it, and logs.",
         change="Keeps the rules of a call in silence silent.",
     ),
     Patch(
@@ -209,7 +209,7 @@ PATCHES = (
         name="sums of literals",
         target="jax._src.ad_util:raw_jaxval_adders",
         key="jax._src.literals:LiteralArray",
-        without="Outside of `jit`, a derivative fails if it adds a constant of a program.",
+        without="Outside `jit`, a derivative fails if it adds a constant of a program.",
         change="Adds it with `jax.lax.add`.",
         until=(0, 8, 0),
     ),

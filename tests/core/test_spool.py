@@ -740,7 +740,7 @@ def test_a_rule_that_logs_less_for_some_arguments_is_an_error_that_names_the_key
     spooled, x = lox.spool(fun), jnp.float32(2)
     assert jax.grad(spooled, argnums=(0, 1), has_aux=True)(x, x)[1].data == {"k": 2}
     with pytest.raises(
-        NotImplementedError, match="'k' is logged by a function with a rule"
+        NotImplementedError, match="'k' is logged by a function with a custom rule"
     ):
         jax.grad(spooled, has_aux=True)(x, x)
 

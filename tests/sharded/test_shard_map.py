@@ -352,7 +352,7 @@ def test_an_interval_of_rows_on_different_devices_is_an_error_that_names_the_key
             mapped(logs_its_sum, mesh_of(4, 2))(x)
         )
 
-    message = r"'sum' is logged with axes .* of sizes \(4,\) and \(8,\), and `interval`"
+    message = r"'sum' is logged with axes .* of sizes \(4,\) and \(8,\), so `interval`"
     with pytest.raises(ValueError, match=message):
         jax.jit(lox.spool(f, interval=2))(X)
     with pytest.raises(ValueError, match=message):
