@@ -147,7 +147,7 @@ def choose(condition: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
 
 
 def _for_each_device(state: State) -> State:
-    """What is carried, of one type in all iterations of a loop inside of a `shard_map`."""
+    """Give the carry one type in all iterations of a loop inside a `shard_map`."""
     return jax.tree.map(sharding.make_varying, state)
 
 

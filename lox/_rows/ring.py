@@ -22,7 +22,7 @@ where it is written, not which array is taken:
     columns        *index, *shared, capacity, ...
     rows           n, *index, *shared, ...
 
-As long as `lox_write` is a primitive, whoever batches the loop around it can find it and
+As long as `lox_write` is a primitive, the rule that batches a loop around it can find it,
 narrow `valid` (see `lox._core.rules.exact_vmap`), and leave the ring out of the select:
 
     three examples, the second of which has finished

@@ -141,7 +141,7 @@ def _traced_while(rule: Callable, trace: Any, *tracers, **params):
 
 
 class _StageSilently:
-    """Stands in for a trace in JAX's rule of `while`, and stages loops without records."""
+    """Replace a trace in JAX's rule of `while`, and stage loops without records."""
 
     def __init__(self, trace: Any):
         self._trace = trace
