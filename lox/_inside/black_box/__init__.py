@@ -1,0 +1,1 @@
+"""`lox.recorder`: the last records before something went wrong."""

@@ -1,0 +1,1 @@
+"""`lox.find_nan`: where the first NaN appeared."""

@@ -1,0 +1,94 @@
+"""The options of `watch`: what to watch, and how to describe it."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lox._core.log import check_values, names_in
+from lox._core.stats import STATISTICS, described
+from lox._inside.watching.places import Selection
+
+# Takes an array, and returns a number or anything else that can be logged.
+Statistic = Callable[[jax.Array], Any]
+VALUES = ("in", "out", "grad")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What to watch, and how to describe it.
+
+    Attributes:
+        selection: Which scopes.
+        values: What of them: `in`, `out` or `grad`.
+        stats: The names of statistics, with a function if it is one of the user's.
+        loops: The steps that count loops, innermost first.
+        tags: The tags of all records.
+    """
+
+    selection: Selection
+    values: tuple[str, ...]
+    stats: tuple[tuple[str, Statistic | None], ...]
+    loops: tuple[str, ...]
+    tags: tuple[str, ...]
+
+    @classmethod
+    def of(cls, scopes: Any, values: Any, stats: Any, loops: Any, tags: Any) -> "Options":
+        """Return the options that a user gave, or raise and say what is wrong."""
+        return cls(
+            selection=_selection(scopes),
+            values=_values(values),
+            stats=_statistics(stats),
+            loops=names_in(loops, "loops"),
+            tags=names_in(tags, "tags"),
+        )
+
+    def describe(self, key: str, x: jax.Array) -> dict[str, Any]:
+        """Return the statistics of an array, with their keys."""
+        if jnp.issubdtype(x.dtype, jnp.complexfloating):
+            x = jnp.abs(x)
+        known = described(x, [name for name, own in self.stats if own is None])
+        own = {name: fun(x) for name, fun in self.stats if fun is not None}
+        both = known | own
+        by_key = {f"{key}/{name}": both[name] for name, _ in self.stats}
+        check_values(by_key)
+        return by_key
+
+
+def _selection(scopes: Any) -> Selection:
+    if callable(scopes):
+        return Selection(predicate=scopes)
+    return Selection(patterns=names_in(scopes, "scopes"))
+
+
+def _values(values: Any) -> tuple[str, ...]:
+    names = names_in(values, "values")
+    _check_known("values", names, VALUES)
+    return names
+
+
+def _statistics(stats: Any) -> tuple[tuple[str, Statistic | None], ...]:
+    if not isinstance(stats, Mapping):
+        names = names_in(stats, "stats")
+        _check_known("stats", names, STATISTICS)
+        return tuple((name, None) for name in names)
+    for name, fun in stats.items():
+        if not isinstance(name, str) or not callable(fun):
+            raise TypeError(
+                "A mapping for `stats` of `lox.watch` goes from names to functions of an "
+                f"array, but it has {name!r}: {fun!r}."
+            )
+    return tuple(stats.items())
+
+
+def _check_known(option: str, names: Sequence[str], known: Iterable[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"`lox.watch` has no {option} {name!r}; there are "
+                f"{', '.join(map(repr, known))}."
+            )
+    if not names:
+        raise ValueError(f"`{option}` of `lox.watch` names nothing to log.")
