@@ -1,0 +1,350 @@
+"""Draw one panel: a key of all selected runs, as groups with bands and lines or an image.
+
+    rows of the key -> smoothed -> groups: centre and band -> JSON for the page
+                                -> up to 48 runs: lines, more: an image of their density
+
+`PanelRows` holds the part that stays the same while a user zooms and pans. `draw_panel`
+computes the part that depends on the visible span.
+"""
+
+import base64
+import dataclasses
+import functools as ft
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lox_host.view import density as drawing
+from lox_host.view.aggregate import (
+    Aggregate,
+    aggregate,
+    common_positions,
+    diverged_runs,
+    group_means,
+    smoothed,
+)
+from lox_host.view.bands import BANDS, CENTRES, LEVEL, resamples
+from lox_host.view.elements import as_elements
+from lox_host.view.selection import Group
+from lox_host.view.series import Part
+
+Json = dict[str, Any]
+
+CENTRE_NAMES = {"mean": "mean", "median": "median", "iqm": "interquartile mean"}
+BAND_NAMES = {
+    "std": "± std",
+    "80": "10–90 %",
+    "range": "range",
+    "none": "",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class PanelOptions:
+    """The options of a panel that a user can choose.
+
+    Attributes:
+        x: The name of a step, `row` or `time`.
+        centre: One of `CENTRES`.
+        band: One of `BANDS`.
+        smooth: How many rows to average, up to and including each row.
+        log_y: Whether the axis of values is logarithmic.
+        span: The visible positions.
+        full_range: Whether to show values far outside of the others, too.
+    """
+
+    x: str = "step"
+    centre: str = "mean"
+    band: str = "std"
+    smooth: int = 1
+    log_y: bool = False
+    span: tuple[float, float] = (-math.inf, math.inf)
+    full_range: bool = False
+
+    @classmethod
+    def of(cls, fields: Json) -> "PanelOptions":
+        """Return the options in a request of a page.
+
+        Raises:
+            ValueError: If an option does not exist.
+        """
+        options = cls(
+            x=str(fields.get("x", "step")),
+            centre=str(fields.get("centre", "mean")),
+            band=str(fields.get("band", "std")),
+            smooth=max(1, min(100_000, int(fields.get("smooth", 1)))),
+            log_y=bool(fields.get("logy", False)),
+            span=(_bound(fields.get("x0"), -math.inf), _bound(fields.get("x1"), math.inf)),
+            full_range=bool(fields.get("full", False)),
+        )
+        if options.centre not in CENTRES or options.band not in BANDS:
+            raise ValueError(
+                f"There is no {options.centre!r} with a band {options.band!r}."
+            )
+        return options
+
+
+def _bound(value: Any, otherwise: float) -> float:
+    return otherwise if value is None else float(value)
+
+
+class PanelRows:
+    """The rows of a panel, and what does not change while a user zooms and pans.
+
+    Args:
+        parts: The rows of all selected runs.
+        groups: The groups of runs to aggregate.
+        marks: Where runs first have non-finite values.
+        smooth: How many rows to average, up to and including each row.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        groups: Sequence[Group],
+        marks: Sequence[drawing.Mark],
+        smooth: int,
+    ):
+        self.raw = [part for part in parts if np.isfinite(part.x).any()]
+        self.groups, self.marks = groups, marks
+        self.runs = sum(len(part.runs) for part in self.raw)
+        self.elements = as_elements(self.raw, groups)
+        if self.elements is not None:
+            self.runs = len(np.unique(self.elements.runs))
+            self.raw, self.groups = self.elements.parts, self.elements.groups
+            self.marks = drawing.marks(self.raw)
+        self.parts = [smoothed(part, smooth) for part in self.raw]
+
+    def name(self, line: int) -> Json:
+        """Return the run of a line, and the element of the run if it has several."""
+        if self.elements is None:
+            return {"run": line}
+        run, example = self.elements.runs[line], self.elements.examples[line]
+        return {"run": int(run), "example": int(example)}
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory this takes in addition to the rows of the session."""
+        own = [part.values for part in self.parts if part.values.base is None]
+        return sum(values.nbytes for values in own)
+
+    @ft.cached_property
+    def gone(self) -> np.ndarray:
+        """The runs that diverged, even if smoothing hides it."""
+        return diverged_runs(self.raw)
+
+    @ft.cached_property
+    def means(self) -> np.ndarray | None:
+        """The mean of each group at each row. None: the runs share no positions."""
+        shared = common_positions(self.parts)
+        if shared is None:
+            return None
+        alive = [group.runs[~np.isin(group.runs, self.gone)] for group in self.groups]
+        return group_means(self.parts, alive, len(shared))
+
+    @ft.cached_property
+    def blocks(self) -> drawing.Blocks | None:
+        return drawing.blocks(self.parts)
+
+    def aggregates(self, options: "PanelOptions") -> list[Aggregate]:
+        """Return the centre and the band of each group."""
+        members = [group.runs for group in self.groups]
+        choices = options.centre, options.band, options.span
+        known = {"gone": self.gone, "means": self.means}
+        return aggregate(self.parts, members, *choices, **known)
+
+
+def draw_panel(rows: PanelRows, options: PanelOptions) -> Json:
+    """Return everything that a page needs to draw a panel.
+
+    Args:
+        rows: The rows of all selected runs.
+        options: The options that the user has chosen.
+    """
+    raw, smooth, marks = rows.raw, rows.parts, rows.marks
+    runs = sum(len(part.runs) for part in raw)
+    found: Json = {"runs": rows.runs, "groups": [], "lines": [], "density": None}
+    found["marks"] = [
+        {**rows.name(mark.run), "x": mark.x, "y": number(mark.y), "end": mark.is_end}
+        for mark in marks
+    ]
+    found["diverged"] = sum(mark["end"] for mark in found["marks"])
+    found["rows"] = int(sum(part.lengths.sum() for part in raw))
+    if not runs:
+        return found
+    aggregates, group_of = [], dict[int, int]()
+    found["palette"] = len(rows.groups)
+    for index, group in enumerate(rows.groups):
+        group_of |= dict.fromkeys(group.runs.tolist(), index)
+    if runs > 1:
+        results = zip(rows.groups, rows.aggregates(options), strict=True)
+        for index, (group, result) in enumerate(results):
+            if result.runs:
+                aggregates.append(result)
+                shown = {"label": group.label, "index": index, **_group(result)}
+                found["groups"].append(shown)
+    around = drawing.envelope(smooth, options.span, known=rows.blocks)
+    found["extent"] = _extent(smooth)
+    gone = np.concatenate([np.isin(part.runs, rows.gone) for part in raw])
+    near, full = _ranges(around, gone, options.log_y)
+    y = full if options.full_range else near
+    found |= {"y": list(y), "full_y": list(full)}
+    if runs <= drawing.LINES:
+        found["lines"] = [
+            {
+                **rows.name(line.run),
+                "group": group_of.get(line.run),
+                "x": packed(line.x),
+                "y": packed(line.y),
+            }
+            for line in drawing.lines(smooth, options.span, 300)
+        ]
+    else:
+        found["density"] = _image(around, y, options.log_y)
+    of_runs = "" if rows.elements is None else f" of {_count(rows.runs, 'run')}"
+    found["note"] = _note(raw, aggregates, options, of_runs)
+    found["points"] = sum(len(result.x) for result in aggregates)
+    return found
+
+
+def _group(result: Aggregate) -> Json:
+    arrays = ("x", "centre", "low", "high")
+    fields = {name: packed(getattr(result, name)) for name in arrays}
+    counts = result.counts
+    least, most = (int(counts.min()), int(counts.max())) if len(counts) else (0, 0)
+    return {
+        **fields,
+        "runs": result.runs,
+        "diverged": result.diverged,
+        "least": least,
+        "most": most,
+        "counts": packed(counts.astype(np.int32)),
+    }
+
+
+def _extent(parts: Sequence[Part]) -> list[float]:
+    """Return the first and the last position of all rows."""
+    lows = [float(np.nanmin(part.x)) for part in parts]
+    highs = [float(np.nanmax(part.x)) for part in parts]
+    return [min(lows), max(highs)]
+
+
+def _ranges(
+    around: drawing.Envelope, gone: np.ndarray, log_y: bool
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the range of values to show, and the range of all values.
+
+    A logarithmic axis only has positive values. Runs that diverge often have huge values
+    before that, so the range to show comes from the other runs.
+    """
+    low, high = around.low, around.high
+    if log_y:
+        with np.errstate(all="ignore"):
+            low = np.log10(np.where(low > 0, low, np.nan))
+            high = np.log10(np.where(high > 0, high, np.nan))
+        low = np.fmin(low, high)
+    near, full = drawing.value_range(low, high)
+    if gone.any() and not gone.all():
+        near, _ = drawing.value_range(low[:, ~gone], high[:, ~gone])
+    if log_y:
+        return (10 ** near[0], 10 ** near[1]), (10 ** full[0], 10 ** full[1])
+    return near, full
+
+
+def _image(around: drawing.Envelope, y: tuple[float, float], log_y: bool) -> Json:
+    if log_y:
+        with np.errstate(all="ignore"):
+            floor = np.log10(np.maximum(around.low, np.float32(y[0] / 10)))
+            top = np.log10(np.where(around.high > 0, around.high, np.nan))
+        around = drawing.Envelope(around.span, floor, top)
+        counts = drawing.density(around, (math.log10(y[0]), math.log10(y[1])))
+    else:
+        counts = drawing.density(around, y)
+    rows, columns = counts.shape
+    return {
+        "x": list(around.span),
+        "y": list(y),
+        "size": [columns, rows],
+        "counts": packed(counts.astype(np.uint16)),
+    }
+
+
+def _note(
+    parts: Sequence[Part],
+    aggregates: Sequence[Aggregate],
+    options: PanelOptions,
+    of_runs: str,
+) -> str:
+    """Return the caption of the panel, which says what is drawn and of how many runs.
+
+    Args:
+        parts: The rows.
+        aggregates: The groups.
+        options: The options that the user has chosen.
+        of_runs: A text with the number of runs, if each line is an element of a run.
+            Empty: each line is a run.
+    """
+    runs = sum(len(part.runs) for part in parts)
+    noun = f"element{of_runs}" if of_runs else "run"
+    gone = sum(result.diverged for result in aggregates)
+    said = []
+    if aggregates:
+        noun = f"elements{of_runs}" if of_runs else "runs"
+        counted = f"{runs - gone:,} of {runs:,} {noun}" if gone else f"{runs:,} {noun}"
+        band = BAND_NAMES.get(options.band)
+        if band is None:
+            largest = max(aggregates, key=lambda result: result.runs)
+            number = resamples((len(largest.x), largest.runs), options.centre)
+            band = f"{LEVEL:.0%} bootstrap CI ({number:,} resamples)"
+        said.append(f"{CENTRE_NAMES[options.centre]} {band}".strip() + f" of {counted}")
+    elif runs == 1:
+        said.append(f"1 {noun}")
+    if gone:
+        said.append(f"{gone:,} diverged")
+    if options.smooth > 1:
+        said.append(f"smoothed over {options.smooth:,} rows")
+    if aggregates and common_positions(parts) is None:
+        said.append("interpolated at common positions")
+    return ", ".join(said)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def nearest_run(parts: Sequence[Part], x: float, y: float, *, is_log: bool) -> Json | None:
+    """Return the run whose value at `x` is closest to `y`, with that value."""
+    best: Json | None = None
+    for part in parts:
+        if part.is_shared:
+            row = int(np.argmin(np.abs(part.x - x)))
+            values, at = part.values[row].astype(float), float(part.x[row])
+        else:
+            lines = (part.line(column) for column in range(len(part.runs)))
+            ends = np.array([np.interp(x, *line, np.nan, np.nan) for line in lines])
+            values, at = ends, x
+        with np.errstate(all="ignore"):
+            distance = np.abs(np.log(values / y)) if is_log else np.abs(values - y)
+        if not np.isfinite(distance).any():
+            continue
+        column = int(np.nanargmin(distance))
+        gap = float(distance[column])
+        if best is None or gap < best["gap"]:
+            value = float(values[column])
+            best = {"run": int(part.runs[column]), "x": at, "value": value, "gap": gap}
+    return best
+
+
+def packed(array: np.ndarray) -> Json:
+    """Encode an array for JSON: its type, and its bytes in base64."""
+    flat = np.ascontiguousarray(array)
+    kind = {"f": "f", "i": "i", "u": "u"}[flat.dtype.kind]
+    data = base64.b64encode(flat.astype(flat.dtype.newbyteorder("<"))).decode()
+    return {"t": f"{kind}{flat.dtype.itemsize}", "d": data}
+
+
+def number(value: float) -> float | None:
+    """Return a number, or None if it is not finite, since JSON has no NaN."""
+    return value if math.isfinite(value) else None
