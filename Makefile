@@ -6,7 +6,7 @@ VENV   := .venv
 FUZZ   ?= 3000
 
 # Libraries that have lox inside in a test. gymnax may hold JAX back (1.0.1: below 0.12).
-LIBRARIES := diffrax distrax equinox flax gymnax optax optimistix
+LIBRARIES := diffrax distrax dm-haiku equinox flax gymnax optax optimistix
 
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
@@ -95,6 +95,10 @@ fuzz-store: $(READY) ## Damage stores in FUZZ=3000 ways, and read what is left
 soak: $(READY) ## Deliver a million records, and run a loop ten thousand times, in order
 	@LOX_RUNS=10000 $(BIN)/$(PYTEST) -n0 tests/stream/soak.py tests/stream/test_tap.py -k "soak or swap" $(ARGS)
 
+.PHONY: kills
+kills: $(READY) ## Kill processes that write to object storage, and count their rows
+	@$(BIN)/python tools/remote_kills.py $(ARGS)
+
 .PHONY: bench
 bench: $(READY) ## Measure what lox costs; ARGS=--write updates the figures, --quick takes seconds
 	@$(call calm,$(VENV)) $(BIN)/python benchmarks/run.py $(ARGS)
@@ -137,10 +141,10 @@ $(READY): pyproject.toml
 
 .venv-demo/.ready: pyproject.toml
 	@[ -n "$(PYTHON)" ] || exit 1
-	@echo "Setting up $(@D) with JAX, lox and matplotlib ($$($(PYTHON) --version))"
+	@echo "Setting up $(@D) with JAX, lox, matplotlib and tornado ($$($(PYTHON) --version))"
 	@rm -rf $(@D)
 	@$(PYTHON) -m venv $(@D)
-	@$(@D)/bin/python -m pip install --disable-pip-version-check -e '.[plot]'
+	@$(@D)/bin/python -m pip install --disable-pip-version-check -e '.[plot,view]'
 	@touch $@
 
 .venv-jax-0.7.2/.ready: pyproject.toml

@@ -27,7 +27,10 @@ def _names(request: pytest.FixtureRequest, doctest_namespace: dict) -> None:
     import lox
 
     doctest_namespace.update(jax=jax, jnp=jnp, lox=lox)
-    request.getfixturevalue("monkeypatch").chdir(request.getfixturevalue("tmp_path"))
+    patch, folder = (request.getfixturevalue(name) for name in ("monkeypatch", "tmp_path"))
+    patch.chdir(folder)
+    for name in ("LOX_SPOOL", "LOX_CACHE"):
+        patch.setenv(name, str(folder / name.lower()))
 
 
 @pytest.fixture(scope="session")

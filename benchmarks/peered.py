@@ -1,4 +1,4 @@
-"""What others offer, beside lox, on the newest JAX that each of them supports."""
+"""How other tools compare, each on the newest JAX that it supports."""
 
 import json
 import os

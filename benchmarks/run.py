@@ -15,7 +15,8 @@ PROGRAMS = [
     "evaluation", "arrays", "empty loop",
 ]  # fmt: skip
 PARTS = [
-    "silent", "reduced", "sharded", "logged", "stored", "tracked", "calls", "python_loop",
+    "silent", "reduced", "watched", "sharded", "logged", "stored", "tracked", "opened",
+    "calls", "python_loop", "remote",
 ]  # fmt: skip
 SECTIONS = [*PROGRAMS, "growth", "peers", *PARTS]
 

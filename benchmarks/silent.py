@@ -1,4 +1,4 @@
-"""What a log that nobody hears costs: a jitted call ÷ the same without log calls."""
+"""What logs that are turned off cost: a jitted call ÷ the same without log calls."""
 
 import jax
 import jax.numpy as jnp

@@ -103,7 +103,7 @@ def by_hand(seed, steps, path):
             draw()
             drawn = time.monotonic()
 
-    # One row in 20 is enough, and nobody hears what else is logged.
+    # One row in 20 is enough; `nolog` drops the other logs.
     tapped = lox.tap(lambda key: train(key, steps), redraw, argnames="loss", interval=20)
     jax.jit(lox.nolog(tapped))(jax.random.key(seed))
     lox.barrier()

@@ -307,6 +307,7 @@ def commands(out):
     yield f"  {lox_} show {runs}/0"
     yield f"  {lox_} plot {runs} -k return --smooth 20 -o {picture}"
     yield f"  {lox_} tail {runs}/0 -k return --no-follow"
+    yield f"  {lox_} view {shlex.quote(str(out))}"
 
 
 def summarise(store, seeds, steps):

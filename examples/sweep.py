@@ -1,13 +1,13 @@
-"""Try all combinations of learning rates, momenta and seeds at once, by `vmap`.
+"""Try all combinations of learning rates and seeds at once, by `vmap`.
 
-The training function knows of one run only. It logs what is worth knowing of a run, and
-says how the rows are combined: the mean loss of the last steps, and the first step with a
-loss that is good enough. So no run keeps a curve, however long it is. A run that never is
-good enough has no such step, and `logs.valid` says so.
+The training function knows of one run only. It opens the run with its own learning rate as
+configuration, and one host call opens all of them. The store has a curve for each run; a
+table and a picture compare the learning rates. If W&B is installed, the runs are written to
+its offline files, too.
 """
 
 import argparse
-import functools as ft
+import importlib.util
 import time
 from pathlib import Path
 
@@ -20,7 +20,6 @@ import lox
 
 WIDTH = 24
 BATCH = 32
-GOOD = 0.01
 
 
 def init(key):
@@ -38,62 +37,58 @@ def loss(params, x):
     return jnp.mean((hidden @ params["w2"] - jnp.sin(4 * x)) ** 2)
 
 
-def log_good(step):
-    lox.log({"good after": step}, reduce="first")
-
-
-def log_late(value):
-    lox.log({"loss": value}, reduce="mean")
-
-
-def train(rate, momentum, key, steps):
-    def update(state, step):
-        params, speed = state
+def train(key, rate, steps):
+    def update(params, step):
         x = jax.random.uniform(jax.random.fold_in(key, step), (BATCH, 1), minval=-1)
         value, gradient = jax.value_and_grad(loss)(params, x)
-        jax.lax.cond(value < GOOD, log_good, lambda step: None, step)
-        jax.lax.cond(step >= 0.9 * steps, log_late, lambda value: None, value)
-        speed = jax.tree.map(lambda v, g: momentum * v - rate * g, speed, gradient)
-        return (jax.tree.map(jnp.add, params, speed), speed), None
+        lox.log({"loss": value}, step=step)
+        return jax.tree.map(lambda p, g: p - rate * g, params, gradient), None
 
-    params = init(key)
-    speed = jax.tree.map(jnp.zeros_like, params)
-    jax.lax.scan(update, (params, speed), jnp.arange(steps))
+    return jax.lax.scan(update, init(key), jnp.arange(steps))[0]
 
 
-def sweep(rates, momenta, keys, steps):
-    """Return the logs of all runs, each value of shape (rates, momenta, seeds)."""
-    run = lox.spool(ft.partial(train, steps=steps))
-    over_seeds = jax.vmap(run, in_axes=(None, None, 0))
-    over_momenta = jax.vmap(over_seeds, in_axes=(None, 0, None))
-    over_rates = jax.vmap(over_momenta, in_axes=(0, None, None))
-    _, logs = jax.jit(over_rates)(rates, momenta, keys)
-    return logs.to_numpy()
+def sweep(logger, rates, seeds, steps):
+    """Train with every learning rate and seed, in one program."""
+
+    def experiment(rate, seed):
+        run = logger.init(
+            seed, config={"rate": rate}, name="rate={rate:.3g}-{seed}", group="sweep"
+        )
+        fun = logger.tap(train, run, batch=50)
+        fun(jax.random.key(seed), rate, steps)
+        logger.finish(run)
+
+    over_seeds = jax.vmap(experiment, in_axes=(None, 0))
+    over_rates = jax.vmap(over_seeds, in_axes=(0, None))
+    jax.jit(over_rates)(rates, seeds)
+    lox.barrier()
 
 
-def show(title, values, rates, momenta, form):
-    print(f"\n{title}")
-    print(f"{'rate':>8}  " + "".join(f"{f'm = {m:g}':>10}" for m in momenta))
-    for rate, row in zip(rates, values, strict=True):
-        cells = (f"{value:{form}}" if np.isfinite(value) else "-" for value in row)
-        print(f"{rate:>8.3g}  " + "".join(f"{cell:>10}" for cell in cells))
+def load_curves(path):
+    """Return the losses of all runs by learning rate, each of shape (seeds, steps)."""
+    runs = lox.runs(path)
+    losses = lox.load(path, "loss")["loss"]  # (runs, steps), in the order of the runs
+    rates = np.array([run.config["rate"] for run in runs])
+    return {rate: losses[rates == rate] for rate in np.unique(rates)}
 
 
-def plot(values, rates, momenta, path):
-    figure, axis = plt.subplots(figsize=(6, 4.4), layout="constrained")
-    image = axis.imshow(np.log10(values), cmap="viridis_r", alpha=0.6, aspect="auto")
-    for place, value in np.ndenumerate(values):
-        text = f"{value:.1e}" if np.isfinite(value) else "diverged"
-        axis.text(*reversed(place), text, ha="center", va="center", size=8, color="0.2")
-    axis.set(
-        xticks=range(len(momenta)),
-        xticklabels=[f"{m:g}" for m in momenta],
-        yticks=range(len(rates)),
-        yticklabels=[f"{rate:.3g}" for rate in rates],
-        xlabel="momentum",
-        ylabel="learning rate",
-    )
-    figure.colorbar(image, label="log10 of the loss, median of the seeds")
+def show(curves):
+    print(f"\n{'rate':>8}  {'loss of the last tenth':>22}  {'best seed':>9}")
+    for rate, losses in curves.items():
+        last = losses[:, -losses.shape[1] // 10 :].mean(1)
+        print(f"{rate:>8.3g}  {np.median(last):>22.3g}  {last.min():>9.3g}")
+
+
+def plot(curves, path):
+    figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
+    colors = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(curves)))
+    for color, (rate, losses) in zip(colors, curves.items(), strict=True):
+        smooth = losses.reshape(len(losses), -1, 10).mean(-1)
+        steps = 10 * np.arange(smooth.shape[1]) + 5
+        axis.fill_between(steps, smooth.min(0), smooth.max(0), color=color, alpha=0.2, lw=0)
+        axis.plot(steps, np.median(smooth, axis=0), color=color, label=f"{rate:.3g}")
+    axis.set(xlabel="step", ylabel="loss: median and range of the seeds", yscale="log")
+    axis.legend(title="learning rate")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
 
@@ -101,32 +96,31 @@ def plot(values, rates, momenta, path):
 def main():
     options = arguments()
     steps, seeds = (100, 2) if options.quick else (1000, 4)
-    rates = np.geomspace(0.002, 0.4, 7, dtype=np.float32)
-    momenta = np.array([0, 0.5, 0.8, 0.9, 0.95], np.float32)
-    keys = jax.random.split(jax.random.key(0), seeds)
+    rates = jnp.geomspace(0.003, 0.1, 5)
+    store = options.out / "sweep"
+    loggers = [lox.loggers.SaveLogger(store, mode="w")]
+    if importlib.util.find_spec("wandb"):
+        folder = str(options.out)
+        loggers.append(lox.loggers.WandbLogger(project="sweep", mode="offline", dir=folder))
 
     start = time.perf_counter()
-    logs = sweep(rates, momenta, keys, steps)
+    with lox.loggers.MultiLogger(*loggers, config={"width": WIDTH}) as logger:
+        sweep(logger, rates, jnp.arange(seeds), steps)
     seconds = time.perf_counter() - start
-    print(f"{logs['loss'].size} runs of {steps} steps in {seconds:.1f} s with compilation")
+    print(f"{rates.size * seeds} runs of {steps} steps in {seconds:.1f} s with compilation")
 
-    loss = np.median(logs["loss"], axis=-1)
-    show("Loss of the last tenth, median of the seeds", loss, rates, momenta, ".3g")
-    steps_needed = np.where(logs.valid["good after"], logs["good after"], np.inf)
-    median = np.median(steps_needed, axis=-1)
-    show(f"Steps until the loss is below {GOOD}", median, rates, momenta, ".0f")
-    at = np.unravel_index(np.nanargmin(loss), loss.shape)
-    print(f"\nbest: rate {rates[at[0]]:.3g}, momentum {momenta[at[1]]:g}")
-
+    curves = load_curves(store)
+    show(curves)
     picture = options.out / "sweep.png"
-    plot(loss, rates, momenta, picture)
+    plot(curves, picture)
     print(f"\npicture: {picture}")
+    print(f"compare: lox ls {store}")
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer steps and seeds")
-    parser.add_argument("--out", type=Path, default=Path(), help="folder for the picture")
+    parser.add_argument("--out", type=Path, default=Path(), help="folder for the results")
     return parser.parse_args()
 
 

@@ -1,6 +1,6 @@
-"""logify: log one value at a time, and say there how the repeated ones are combined.
+"""logify: log one value per call, and say in that call how to combine repeated values.
 
-`import logify` gives the same.
+`import logify` is the same module.
 """
 
 import dataclasses
@@ -32,16 +32,16 @@ _REDUCTIONS: dict[str, Any] = {
 def log(name: str, value: Any, reduction: str = "replace") -> None:
     """Log a value under a name, anywhere in a JAX program.
 
-    Each reduction of a name has an entry of its own. All that hears `lox.log` hears this,
-    too: `lox.spool` returns a name with one reduction under that name, and of a name with
-    several, such as `"loss"`, it returns `"loss/mean"` and `"loss/sum"`.
+    Each reduction of a name has its own entry. Everything that listens to `lox.log` gets
+    these values too. `lox.spool` returns a name with one reduction under that name. For a
+    name with several, such as `"loss"`, it returns `"loss/mean"` and `"loss/sum"`.
 
     Args:
-        name: What to log it under.
+        name: The name to log it under.
         value: A number, an array or a pytree of them.
-        reduction: What becomes of several values: `"replace"` keeps the last one, `"mean"`
-            and `"sum"` combine them, `"append"` stacks them along a new first axis,
-            even a single one.
+        reduction: What to do with repeated values: `"replace"` keeps the last one, `"mean"`
+            and `"sum"` combine them, and `"append"` stacks them along a new first axis,
+            even if there is only one.
 
     Example:
         >>> import logify
@@ -96,13 +96,13 @@ export.register_pytree_node_serialization(
 def logify(fun: Callable) -> Callable[..., tuple[Any, Logs]]:
     """Make `fun` also return what it logs.
 
-    It works before and after `jit`, `vmap` and `grad`, and through everything that
-    `lox.spool` goes through. What `lox.log` logs in `fun` is there, too: under `"append"`,
-    or under the reduction that it asks for.
+    It works before and after `jit`, `vmap` and `grad`, and wherever `lox.spool` works. The
+    logs also contain what `lox.log` logs in `fun`, under `"append"` or under the reduction
+    that the call asks for.
 
-    An entry is there also if only a branch that was not taken logs it. `logs.valid` then
-    has the entry, too, and says whether there was a value; if not, the value means nothing.
-    For `"append"` it says so for each row.
+    An entry exists even if only a branch that was not taken logs it. `logs.valid` then has
+    the entry too, and says whether there was a value. If not, do not use the value. For
+    `"append"`, `logs.valid` says this for each row.
 
     Args:
         fun: Any JAX function.

@@ -18,15 +18,25 @@ from collections.abc import Callable, Hashable, Iterator
 
 @dataclasses.dataclass
 class Failure:
-    """What a listener raised, and whether a program has been stopped with it."""
+    """What a listener raised, and whether a program has been stopped with it.
+
+    Attributes:
+        error: What was raised.
+        listener: Who raised it.
+        is_reported: Whether a program has been stopped with it.
+        is_meant: Whether the listener wants just this error to be raised in the program.
+    """
 
     error: BaseException
     listener: Hashable
     is_reported: bool = False
+    is_meant: bool = False
 
-    def report(self) -> RuntimeError:
+    def report(self) -> BaseException:
         """Return what to raise in the program."""
         self.is_reported = True
+        if self.is_meant:
+            return self.error
         kind = type(self.error).__name__
         error = RuntimeError(f"{self.listener} raised {kind}: {self.error}")
         error.__cause__ = self.error
@@ -66,7 +76,7 @@ class Failures:
         self._muted.pop(listener, None)
 
     def collect(self, listener: Hashable) -> list[Failure]:
-        """Return and forget the failures, except those that other threads wait for."""
+        """Return and forget the failures, except those for which other threads wait."""
         with self._lock:
             mine, others = [], []
             for failure in self._uncollected:

@@ -6,34 +6,39 @@ from typing import Any
 
 from lox_host.host_logger import HostLogger
 from lox_host.rows import Batch
+from lox_host.run_registry import Launch, WantedRun
 from lox_host.writer import Run
 
 
 class FanOut:
     """The back end of `MultiLogger`.
 
-    Each member has a registry, a buffer and a thread of its own: it may have begun the run
-    of a key before, alone, and then has another id for it. Nothing but the opening of runs
-    waits for members. One that fails keeps its failure, and one that hangs only its rows.
+    Each member has its own registry, buffer and thread. It may have begun the run of a key
+    before, outside of the `MultiLogger`, and then it has another id for the run. Only
+    opening a run waits for members. A member that fails keeps its error to itself, and a
+    member that hangs holds up only its own rows.
     """
 
     def __init__(self, members: Sequence[HostLogger]):
         self._members = members
-        # By the id of a run, those that the members have for it.
+        # The ids that the members use for each run, by its id here.
         self._ids: dict[int, list[int]] = {}
 
     def open(self, run: Run) -> None:
         """Begin a run at all members, or at none of them."""
+        name = run.name.replace("{", "{{").replace("}", "}}")
+        wanted = WantedRun(
+            run.key, run.config, name, run.group, run.tags, run.index, run.resumed
+        )
+        launch = Launch(run.launch, run.process, run.job)
         ids: list[int] = []
         begun: list[tuple[HostLogger, int]] = []
         try:
             for member in self._members:
-                is_new = member.registry.id_of(run.key) is None
-                open_run = ft.partial(
-                    member.open_run, run.key, run.group, run.process, run.job, run.config
-                )
-                ids.append(member.worker.run(open_run))
-                begun += [(member, ids[-1])] if is_new else []
+                open_run = ft.partial(member.open_run, wanted, launch)
+                id, is_new = member.worker.run(open_run)
+                ids.append(id)
+                begun += [(member, id)] if is_new else []
         except BaseException:
             for member, id in begun:
                 member.worker.run(ft.partial(member.finish_runs, [id]))

@@ -1,4 +1,4 @@
-"""A writer that may fail or stall, and what is known of that.
+"""A wrapper around a writer that may fail or stall, with its error state.
 
 A writer *fails* when a method raises: a disk is full, a server is gone. The user gets a
 warning at once. If `write` raised, its rows are lost, and counted. If `flush` raised, its
@@ -23,27 +23,27 @@ from lox_host.rows import Batch
 from lox_host.writer import Run, Writer
 
 OnError = Literal["warn", "raise"]
-# After a failure the writer is left alone for as long as the call took, times this, and for
-# no more than so many seconds.
+# After a failure, lox leaves the writer alone for `BACKOFF` times as long as the failed
+# call took, but for at most `LONGEST_PAUSE` seconds.
 BACKOFF, LONGEST_PAUSE = 10, 30.0
 
 
 class GuardedWriter:
-    """Calls a writer, and keeps what it raises.
+    """Calls a writer and remembers what it raises.
 
-    The methods of a writer are called on one thread, all others on any.
+    Call `open`, `write`, `flush` and `close` on one thread, all other methods on any.
 
     Args:
-        name: What the logger is called in messages.
+        name: The name of the logger in messages.
         writer: The back end.
-        on_error: Whether a failure is only warned of, or stops the program.
-        patience: How many seconds somebody waits for a writer that gets nothing done.
+        on_error: Whether a failure only warns, or stops the program.
+        patience: How many seconds a thread waits for a writer that makes no progress.
 
     Attributes:
-        runs: The runs that are open.
-        lost_rows: How many rows there were that it did not take.
-        unflushed_rows: How many it has taken, but not flushed.
-        retry_at: When a writer that has failed is to be called again.
+        runs: The open runs by id.
+        lost_rows: How many rows the writer did not accept.
+        unflushed_rows: How many rows it has accepted, but not flushed.
+        retry_at: When to call the writer again after a failure.
     """
 
     def __init__(self, name: str, writer: Writer, *, on_error: OnError, patience: float):
@@ -52,20 +52,21 @@ class GuardedWriter:
         self.runs: dict[int, Run] = {}
         self.lost_rows = self.unflushed_rows = 0
         self.retry_at = 0.0
-        # What has been raised since all was well, and what was raised last.
+        # The latest error. `_failure` is None again once the writer has recovered.
         self._failure: BaseException | None = None
         self._last_failure: BaseException | None = None
         self._is_reported = False
-        # The methods that raised when they were last called.
+        # The methods whose latest call raised.
         self._failing: set[str] = set()
-        # The method that is being called, and since when.
+        # The method that is running, and when it was called.
         self._call: tuple[str, float] | None = None
         self._progress = 0.0
         self._is_stalled = False
+        # `lost_rows` at the last recovery: the user knows of these.
         self._lost_before = 0
 
     def open(self, run: Run) -> None:
-        """Begin a run, and raise what that raises."""
+        """Begin a run. Errors of the writer are raised here."""
         self._call = "open", time.monotonic()
         try:
             self._writer.open(run)
@@ -75,37 +76,37 @@ class GuardedWriter:
         self.runs[run.id] = run
 
     def write(self, batch: Batch, rows: int) -> None:
-        """Give rows to the writer. They are lost if it raises."""
+        """Pass rows to the writer. They are lost if it raises."""
         self.unflushed_rows += rows
         if not self._attempt("write", lambda: self._writer.write(batch)):
             self.unflushed_rows -= rows
             self.lost_rows += rows
 
     def flush(self) -> None:
-        """Flush the writer. It has recovered if this works, and what failed before too."""
+        """Flush the writer. It has recovered if this and all methods that failed work."""
         if self._attempt("flush", self._writer.flush):
             self.unflushed_rows = 0
             if self.is_down() and not self._failing:
                 self._works_again()
 
     def close(self, run: Run) -> None:
-        """End a run. What it has logged is flushed already, if that was possible."""
+        """End a run. Its rows have been flushed before, if that was possible."""
         self._attempt("close", lambda: self._writer.close(run))
         del self.runs[run.id]
 
     def is_down(self) -> bool:
-        """Return whether it has failed or stalled, so that nothing should wait for it."""
+        """Return whether the writer has failed or stalled. Do not wait for it then."""
         return self._failure is not None or self._is_stalled
 
     def has_done_nothing(self, since: float) -> bool:
-        """Return whether somebody who waits since then has lost patience with it.
+        """Return whether a thread that has waited since `since` should lose patience.
 
-        A writer that gets something done now and then is only slow.
+        A writer that returns from a call now and then is only slow.
         """
         return time.monotonic() - max(since, self._progress) >= self._patience
 
     def has_stalled(self, since: float) -> bool:
-        """Return the same, or whether somebody else had lost patience before."""
+        """Return whether this or another thread has lost patience. Warn the first time."""
         if self._is_stalled:
             return True
         if not self.has_done_nothing(since):
@@ -119,13 +120,13 @@ class GuardedWriter:
         return True
 
     def watch(self) -> None:
-        """Warn if the writer is in a call for longer than `patience`."""
+        """Warn if the writer has been in a call for longer than `patience`."""
         call = self._call
         if call is not None and not self._is_stalled:
             self.has_stalled(call[1])
 
     def give_up(self, waiting_rows: int) -> str:
-        """Say that lox stops waiting at the end, and how much it has not written."""
+        """Return the text that says lox stops waiting, and how many rows are unwritten."""
         rows = waiting_rows + self.unflushed_rows + self.lost_rows
         return (
             f"{self._name} is still in `{self._method()}`, and lox no longer waits for it. "
@@ -133,16 +134,17 @@ class GuardedWriter:
         )
 
     def check(self, *, at_end: bool) -> None:
-        """Raise what the writer raised, if that is to stop the program.
+        """Raise the writer's error if it should stop the program.
 
-        A failure stops one program. At the end it is raised in any case, if the writer did
-        not recover or rows are lost.
+        With `on_error="raise"`, each failure is raised once. At the end it is raised in any
+        case, if the writer has not recovered or rows are lost.
         """
         error = self._last_failure
         if error is None:
             return
         if at_end and (self._failure is not None or self.lost_rows):
             lost = self.lost_rows + self.unflushed_rows
+            # With no run left, the next one starts with a clean record.
             if not self.runs:
                 self._last_failure = self._failure = None
                 self._failing.clear()
@@ -166,7 +168,7 @@ class GuardedWriter:
         return raised
 
     def _attempt(self, method: str, call: Callable[[], None]) -> bool:
-        """Call the writer, keep what it raises, and return whether it raised nothing."""
+        """Call the writer, remember its error, and return whether it succeeded."""
         start = time.monotonic()
         self._call = method, start
         try:
@@ -209,10 +211,11 @@ class GuardedWriter:
         return f"the run {listed}"
 
     def _warn(self, text: str) -> None:
-        # Where warnings are errors, it is `finish` that raises.
+        # If warnings are errors, swallow this one: `finish` raises.
         with contextlib.suppress(RuntimeWarning):
             warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    # The message goes on behind it with a full stop.
+    return f"{type(error).__name__}: {error}".removesuffix(".")

@@ -1,21 +1,24 @@
-"""The host half of a logger: begins runs, takes what they log, and ends them.
+"""The host half of a logger: begins runs, accepts what they log, and ends them.
 
-The device half (`lox.loggers.Logger`) holds one, and calls it on any thread. The back end
-is called on the thread of a worker that no other logger has:
+The device half (`lox.loggers.Logger`) owns a `HostLogger` and calls it from any thread.
+The back end runs on the thread of a worker that belongs to this logger alone:
 
     host calls of programs --take--> WriteBuffer --worker--> Writer
                                          ^
     logger.init, logger.finish --worker--+--> RunRegistry
 
-A `MultiLogger` is one whose writer, a `FanOut`, puts rows into the buffers of its members.
-It waits for none of them, so a member that hangs does not hold up the others. Only two
-things wait: a program that logs while a member has no room, and a call that finishes runs.
+A `MultiLogger` has a `FanOut` as its writer, which puts rows into the buffers of the
+members. It waits for none of them, so a member that hangs does not hold up the others. Only
+two things wait: a program that logs while a member has no room, and a call that finishes
+runs.
 """
 
 import contextlib
+import dataclasses
 import functools as ft
 import sys
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError
@@ -24,8 +27,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lox_host.guarded_writer import GuardedWriter, OnError
-from lox_host.run_key import run_key
-from lox_host.run_registry import Agree, Key, RunRegistry
+from lox_host.run_config import Config, merged_config, plain_config
+from lox_host.run_key import run_identity
+from lox_host.run_names import format_name
+from lox_host.run_registry import Agree, Launch, RunRegistry, WantedRun
 from lox_host.worker import Worker
 from lox_host.write_buffer import PacketSource, WriteBuffer
 from lox_host.writer import Writer
@@ -36,17 +41,17 @@ T = TypeVar("T")
 class HostLogger:
     """Writes the runs of a logger on another thread.
 
-    Methods may be called on any thread, but for those that say otherwise.
+    Call the methods on any thread, unless they say otherwise.
 
     Args:
         name: The name of the logger's class.
         writer: The back end.
-        config: The configuration of its runs.
-        on_error: Whether a writer that fails is warned of, or stops the program.
+        config: The configuration that all of its runs share.
+        on_error: Whether a failing writer only warns, or stops the program.
         all_processes: Whether processes other than the first write, too.
-        every: How many seconds rows are collected before they are written.
-        patience: How many seconds to wait for a writer that gets nothing done.
-        members: The loggers that the writer hands everything to, if it is a `FanOut`.
+        every: How many seconds to collect rows before writing them.
+        patience: How many seconds to wait for a writer that makes no progress.
+        members: The loggers that get everything from the writer, if it is a `FanOut`.
 
     Attributes:
         worker: The thread that calls the writer.
@@ -69,34 +74,38 @@ class HostLogger:
         if not patience >= 0:
             raise ValueError(f"`patience` is {patience!r}, not a number of seconds.")
         _check_writer(writer)
-        _check_config(config)
+        check_config(config)
         self.name, self.writer, self.every = name, writer, every
-        self._config, self._all_processes = dict(config or {}), all_processes
+        self._config: Config = plain_config(config or {})
+        self._all_processes = all_processes
         self._members = list(members)
-        # The back ends that rows go to from here.
+        # The back ends that a `MultiLogger` forwards its rows to.
         self._others = self.back_ends if members else []
         self.worker = Worker(f"lox-{name}")
         self.registry = RunRegistry(name)
         self._guarded = GuardedWriter(name, writer, on_error=on_error, patience=patience)
         self.buffer = WriteBuffer(self._guarded, self.registry, self.worker, every=every)
-        # Those that are to be finished when all programs are done.
+        # The ids of runs to finish once all programs are done.
         self._ending: dict[int, None] = {}
+        # The ids of runs that several examples log to, after the warning about it.
+        self._shared: set[int] = set()
         self._is_forgotten = False
-        # Not with the first run, which a thread of JAX may begin: those take subnormal
-        # numbers for zero, and a thread inherits that from the one that starts it.
+        # Start the thread here, not with the first run. A thread of JAX may begin that run.
+        # JAX's threads flush subnormal numbers to zero, and a thread inherits this mode
+        # from the thread that starts it.
         self.worker.start()
         weakref.finalize(self, self.worker.retire).atexit = False
 
     @property
     def back_ends(self) -> list["HostLogger"]:
-        """The loggers that really write something: this one, or those of its members."""
+        """The loggers that do the writing: this one, or the back ends of its members."""
         if not self._members:
             return [self]
         return [back_end for member in self._members for back_end in member.back_ends]
 
     @property
     def everywhere(self) -> bool:
-        """Whether processes other than the first are to be sent what is logged, too."""
+        """Whether processes other than the first need the rows, too."""
         return any(back_end._all_processes for back_end in self.back_ends)
 
     @property
@@ -104,41 +113,63 @@ class HostLogger:
         """The names of loggers that write in the first process only."""
         return [x.name for x in self.back_ends if not x._all_processes]
 
-    def open_runs(self, keys: np.ndarray, process: int, agree: Agree) -> np.ndarray:
-        """Return the ids of the runs with these keys. New ones are begun.
+    @property
+    def names_from(self) -> Config:
+        """The configuration that run names may refer to, including that of the members."""
+        config: Config = {}
+        for member in self._members:
+            config = merged_config(config, member.names_from)
+        return merged_config(config, self._config)
+
+    def check_name(self, name: str, config: Config) -> None:
+        """Raise if a name refers to a configuration entry that will not exist.
 
         Args:
-            keys: The data of the PRNG keys, one key per row.
+            name: The name, or a template.
+            config: The configuration given to `init`. Values that are not known yet may be
+                any value of the same kind.
+        """
+        format_name(name, merged_config(self.names_from, config), key=(0,), index=0)
+
+    def open_runs(
+        self, wanted: Sequence[WantedRun], process: int, agree: Agree
+    ) -> np.ndarray:
+        """Return the ids of runs, and begin the runs that are new.
+
+        Args:
+            wanted: The runs. If several have the same key and configuration, they are one
+                run, and the first counts.
             process: The number of this process.
-            agree: Returns the value for a name that all processes agree on.
+            agree: See `Agree`.
         """
         if self._is_forgotten:
             raise RuntimeError(
                 "This logger was made before the process was forked, and belongs to the "
                 "parent. Make another one in the child."
             )
-        given = [run_key(key.tolist()) for key in keys]
         self._collect_waiting()
-        ids = self.worker.run(lambda: self._open_runs(given, process, agree))
+        ids = self.worker.run(lambda: self._open_runs(wanted, process, agree))
         return np.array(ids, np.int32)
 
     def take(
         self,
         source: PacketSource,
         layout: object,
-        packet: Any,
+        packet: object,
         nbytes: int,
         *,
         stoppable: bool,
     ) -> None:
-        """Have what is in a packet written soon.
+        """Queue the rows of a packet for writing.
 
-        If that is in vain, this raises to stop the program.
+        If `stoppable`, raise earlier errors that should stop the program.
         """
         if stoppable:
             self.check()
-        _active[self] = None  # it may be refused
-        # Of several back ends, one that is down does not keep the others from getting it.
+        # Even without a run: the packet may be refused, and `settle` has to raise that.
+        _active[self] = None
+        # Wait for the back ends of members here. The result does not matter: one that is
+        # down leaves the rows out by itself, and the others still get them.
         for back_end in self._others:
             back_end._guarded.watch()
             back_end.buffer.has_room()
@@ -148,21 +179,38 @@ class HostLogger:
         else:
             self.buffer.leave_out(source, packet)
 
+    def warn_of_shared(self, ids: Iterable[int], examples: int) -> None:
+        """Warn, once per run, that several examples of a batch log to it."""
+        for id in ids:
+            run = self.registry.runs.get(id)
+            if run is None or id in self._shared:
+                continue
+            self._shared.add(id)
+            # If warnings are errors, swallow this one: the rows must still be written.
+            with contextlib.suppress(UserWarning):
+                warnings.warn(
+                    f"{examples} examples of a `vmap` log to the same run {run.name!r}: "
+                    "they have the same key and configuration. The step `example` tells "
+                    "their rows apart. For a run per example, give each its own key, "
+                    "`jax.vmap(logger.init)(keys)`, or what differs as `config`.",
+                    stacklevel=2,
+                )
+
     def finish(self, ids: Iterable[int]) -> None:
-        """End runs, and raise if something of them could not be written."""
+        """End runs, and raise if some of their rows could not be written."""
         self._collect_waiting()
         self._wait(self.worker.request(lambda: self.finish_runs(ids)))
         for back_end in self.back_ends:
-            # It may have been told to end its own just now.
+            # The fan-out has only queued the end of the member's run: wait for it.
             back_end._wait(back_end.worker.request(_nothing))
         self.check(at_end=True)
 
     def finish_later(self, ids: Iterable[int]) -> None:
-        """End runs when all that was logged so far has been delivered."""
+        """End runs once everything logged so far has been delivered."""
         self.worker.submit(lambda: self._ending.update(dict.fromkeys(ids)))
 
     def finish_ending(self) -> None:
-        """End the runs that were to be ended later: all programs are done."""
+        """End the runs passed to `finish_later`. All programs must be done."""
         if ending := self.worker.run(self._take_ending):
             self.finish(ending)
 
@@ -170,19 +218,19 @@ class HostLogger:
         self.finish(list(self.registry.runs))
 
     def check_ids(self, ids: np.ndarray) -> None:
-        """Raise if there is no such run, or not any more."""
+        """Raise if an id belongs to no run, or to a run that is finished."""
         for id in ids.tolist():
             if id not in self.registry.runs:
                 raise self.registry.unknown(id)
 
     def check(self, *, at_end: bool = False) -> None:
-        """Raise what has failed; `at_end`: even what the program need not stop for."""
+        """Raise earlier errors; with `at_end`, even those that need not stop a program."""
         self.buffer.check(at_end=at_end)
         for member in self._members:
             member.check(at_end=at_end)
 
     def forget(self) -> None:
-        """Forget all runs, and write nothing more of them."""
+        """Forget all runs and drop their unwritten rows."""
         self.registry.forget()
         self.buffer.discard()
         self._ending = {}
@@ -190,70 +238,90 @@ class HostLogger:
         _active.pop(self, None)
 
     def collect(self) -> None:
-        """Have a logger of several give all that waits to its members."""
+        """Make a `MultiLogger` pass all buffered rows to its members."""
         self.worker.run(self.buffer.write)
 
     @property
     def depth(self) -> int:
-        """Return how many levels of `MultiLogger` are nested here."""
+        """The number of levels of `MultiLogger` nested in this one."""
         return max((1 + member.depth for member in self._members), default=0)
 
     def _collect_waiting(self) -> None:
-        """Get what was logged to runs of this logger, and still waits at others."""
+        """Fetch rows for this logger that are still buffered in a `MultiLogger`."""
         mine = set(self.back_ends)
         for logger in _outermost_first():
             if logger is not self and not mine.isdisjoint(logger._others):
                 logger.collect()
 
     def _wait(self, future: Future[T]) -> T:
-        """Wait for what the worker was asked for, but not for ever."""
-        start = time.monotonic()
+        """Wait for a result of the worker until the writer has stalled.
+
+        After `_QUIET` seconds, print what this is waiting for.
+        """
+        start, is_said = time.monotonic(), False
         while not self._guarded.has_done_nothing(start):
             try:
                 return future.result(_PAUSE)
             except TimeoutError:
-                if future.done():  # it was the call that raised this
+                if future.done():  # the call itself raised the `TimeoutError`
                     raise
+                if not is_said and time.monotonic() > start + _QUIET:
+                    self._say_that_it_waits()
+                    is_said = True
         raise RuntimeError(self.give_up())
 
+    def _say_that_it_waits(self) -> None:
+        rows = self.buffer.waiting_rows() + self._guarded.unflushed_rows
+        what = f"write {rows} rows" if rows else "finish its runs"
+        text = f"lox: Waiting for {self.name} to {what}. Press Ctrl-C to stop waiting."
+        print(text, file=sys.stderr, flush=True)
+
     def give_up(self) -> str:
-        """Say what has not been written."""
+        """Return the text that says what has not been written."""
         return self._guarded.give_up(self.buffer.waiting_rows())
 
-    # What follows is called on the worker's thread.
+    # Call the following methods on the worker's thread.
 
-    def open_run(
-        self, key: Key, group: str, process: int, job: str, config: Mapping[str, Any] = {}
-    ) -> int:
-        """Return the id of the run with this key, which is begun if there is none.
-
-        Args:
-            key: The data of the PRNG key.
-            group: See `Run`.
-            process: The number of this process.
-            job: See `Run`.
-            config: What is to be added to the configuration of the logger.
-        """
-        if self.registry.id_of(key) in self._ending:
+    def open_run(self, wanted: WantedRun, launch: Launch) -> tuple[int, bool]:
+        """Return the id of a run, and whether this call began it."""
+        ((identity, whole),) = self._identified([wanted])
+        if self.registry.id_of(identity) in self._ending:
             self._finish_ending()
-        id = self.registry.id_of(key)
+        is_new = self.registry.id_of(identity) is None
+        return self._open_run(identity, whole, launch), is_new
+
+    def _open_run(self, identity: str, wanted: WantedRun, launch: Launch) -> int:
+        id = self.registry.id_of(identity)
         if id is not None:
             return id
-        config = {**self._config, **config}
-        run = self.registry.new_run(key, config, group, process, job)
-        if process == 0 or self._all_processes:
+        # The configuration of the run already includes the logger's own.
+        names_from = wanted.config
+        if self._members:
+            names_from = merged_config(self.names_from, wanted.config)
+        run = self.registry.new_run(identity, wanted, names_from, launch)
+        if launch.process == 0 or self._all_processes:
             self.buffer.open(run)
-        self.registry.add(run)
+        self.registry.add(run, identity)
         _active[self] = None
         return run.id
 
+    def _identified(self, wanted: Sequence[WantedRun]) -> list[tuple[str, WantedRun]]:
+        """Return each run's identity, and the run with its complete configuration."""
+        found = []
+        for run in wanted:
+            if self._config:
+                config = merged_config(self._config, run.config)
+                run = dataclasses.replace(run, config=config)
+            found.append((run_identity(run.key, run.config), run))
+        return found
+
     def finish_runs(self, ids: Iterable[int]) -> None:
-        """End runs, after all that was taken for them."""
+        """Write and flush all buffered rows, then end runs."""
         self.buffer.flush()
         self.close_runs(ids)
 
     def close_runs(self, ids: Iterable[int]) -> None:
-        """End runs of which everything is flushed."""
+        """End runs whose rows have been flushed."""
         runs, ids = self.registry.runs, list(dict.fromkeys(ids))
         stale = [id for id in ids if id not in runs and not self.registry.is_finished(id)]
         known = [runs[id] for id in ids if id in runs]
@@ -265,13 +333,17 @@ class HostLogger:
         if stale:
             self.buffer.refuse(self.registry.unknown(stale[0]))
 
-    def _open_runs(self, keys: Sequence[Key], process: int, agree: Agree) -> list[int]:
-        if any(self.registry.id_of(key) in self._ending for key in keys):
+    def _open_runs(
+        self, wanted: Sequence[WantedRun], process: int, agree: Agree
+    ) -> list[int]:
+        identified = self._identified(wanted)
+        identities = [identity for identity, _ in identified]
+        if any(self.registry.id_of(identity) in self._ending for identity in identities):
             self._finish_ending()
-        group = job = ""
-        if any(self.registry.id_of(key) is None for key in keys):
-            group, job = self.registry.agree_on_group(keys, agree)
-        return [self.open_run(key, group, process, job) for key in keys]
+        launch = Launch("", process, "")
+        if any(self.registry.id_of(identity) is None for identity in identities):
+            launch = self.registry.agree_on_launch(identities, process, agree)
+        return [self._open_run(*pair, launch) for pair in identified]
 
     def _finish_ending(self) -> None:
         self.finish_runs(self._take_ending())
@@ -284,9 +356,10 @@ class HostLogger:
 def settle() -> None:
     """Wait until everything that reached the host is written and flushed.
 
-    This does not wait for back ends that have stalled; the user has been warned of them.
+    This does not wait for stalled back ends. The user has been warned about them.
     """
     start, loggers = time.monotonic(), _outermost_first()
+    # Fan-outs first, so that members flush what these pass on.
     for logger in loggers:
         if logger._members:
             logger.worker.run(logger.worker.flush)
@@ -301,14 +374,14 @@ def settle() -> None:
 
 
 def flush_writers(is_wanted: Callable[[Writer], bool]) -> None:
-    """Have the loggers of some writers write and flush all that reached the host."""
+    """Make the loggers of some writers write and flush everything that reached the host."""
     for logger in _outermost_first():
         if any(is_wanted(back_end.writer) for back_end in logger.back_ends):
             logger.worker.run(logger.worker.flush)
 
 
 def flush_all() -> None:
-    """Have all loggers flush, and return when all are done. For the end of the process."""
+    """Flush all loggers and wait for them. Called when the process exits."""
     loggers = _outermost_first()
     for logger in loggers:
         if logger._members:
@@ -318,12 +391,12 @@ def flush_all() -> None:
 
 
 def finish_all(*, is_interrupted: bool = False) -> None:
-    """End all runs. For the end of the process.
+    """End all runs. Called when the process exits.
 
-    Print the names of loggers that do not get it done, and how much they have not written.
+    Print which loggers do not finish in time, and how many rows they have not written.
 
     Args:
-        is_interrupted: Whether to wait for one second at most.
+        is_interrupted: Whether the user pressed Ctrl-C. Then wait for one second at most.
     """
     loggers, start = _outermost_first(), time.monotonic()
     ended = []
@@ -354,7 +427,7 @@ def forget_all() -> None:
         logger.forget()
 
 
-def _check_writer(writer: Any) -> None:
+def _check_writer(writer: object) -> None:
     parts = ("open", "write", "flush", "close")
     missing = [f"`{part}`" for part in parts if not hasattr(writer, part)]
     if missing:
@@ -365,7 +438,8 @@ def _check_writer(writer: Any) -> None:
         )
 
 
-def _check_config(config: Any) -> None:
+def check_config(config: object) -> None:
+    """Raise if a configuration is not a mapping."""
     if not isinstance(config, Mapping | None):
         raise TypeError(
             f"`config` is {type(config).__name__!r}, not a mapping from names to values. "
@@ -374,7 +448,7 @@ def _check_config(config: Any) -> None:
 
 
 def _outermost_first() -> list[HostLogger]:
-    """Return the loggers that have runs, those of several before their members."""
+    """Return the loggers that have runs, each `MultiLogger` before its members."""
     return sorted(_active, key=lambda logger: logger.depth, reverse=True)
 
 
@@ -387,7 +461,10 @@ def _nothing() -> None:
     pass
 
 
-# How many seconds to wait before asking again whether waiting makes sense.
+# How many seconds to wait before checking again whether the writer has stalled.
 _PAUSE = 0.05
-# Those that have runs, or something that waits. They live until their runs are finished.
+# How many seconds to wait before telling the user.
+_QUIET = 3.0
+# The loggers that have runs or buffered rows. This keeps them alive until their runs are
+# finished.
 _active: dict[HostLogger, None] = {}

@@ -66,6 +66,14 @@ def check_interrupt() -> None:
         raise _stop()  # not by a name: the traceback would keep it alive
 
 
+def interrupt() -> KeyboardInterrupt:
+    """Interrupt the main thread as Ctrl-C does, and return what to raise in a host call."""
+    if threading.current_thread() is threading.main_thread():
+        return _stop()
+    _thread.interrupt_main()
+    return KeyboardInterrupt()
+
+
 def makes_host_calls(code: CodeType) -> None:
     """Put KeyboardInterrupt off while the main thread is in a function with this code."""
     _host_calls.add(code)

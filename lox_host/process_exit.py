@@ -13,7 +13,6 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
-from typing import Any
 
 from lox_host.display.terminal import region
 from lox_host.host_logger import finish_all, flush_all, forget_all
@@ -50,7 +49,7 @@ def write_at_sigterm() -> None:
     at_signal(signal.SIGTERM, _at_sigterm)
 
 
-def _on_sigterm(*_: Any) -> None:
+def _on_sigterm(*_: object) -> None:
     thread = threading.Thread(target=_write_all, daemon=True)
     thread.start()
     thread.join(PATIENCE)

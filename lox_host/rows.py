@@ -5,12 +5,12 @@ each of its arrays has an axis of rows in front. Rows of several runs share a bl
 
     lox.log({"loss": l, "grad": {"w": g}}, step=i)     in runs 7 and 9, under `vmap`
 
-    runs      steps["step"]    values["loss"]    values["grad"]["w"]    order
-    (rows,)   (rows,)          (rows,)           (rows, 3)              (rows,)
-    7         0                0.5               [0.1 0.2 0.3]          0
-    9         0                0.7               [0.4 0.1 0.2]          0
-    7         1                0.4               [0.1 0.1 0.3]          1
-    9         1                0.6               [0.3 0.1 0.2]          1
+    runs      steps["step"]    values["loss"]    values["grad"]["w"]    order     time
+    (rows,)   (rows,)          (rows,)           (rows, 3)              (rows,)   (rows,)
+    7         0                0.5               [0.1 0.2 0.3]          0         1.79e9
+    9         0                0.7               [0.4 0.1 0.2]          0         1.79e9
+    7         1                0.4               [0.1 0.1 0.3]          1         1.79e9
+    9         1                0.6               [0.3 0.1 0.2]          1         1.79e9
 
 A *batch* is several blocks, whose rows `order` puts into one sequence. `Batch.rows()` has
 them one by one, with what a run logged at one step in one row.
@@ -62,8 +62,9 @@ class Block:
         valid: By key, which examples logged, for those with axes from `vmap`.
         masks: By step, which examples have it, where only some do.
         expected: How many rows a run will have at the end of the program that sends this.
-        order: Numbers that grow in the order of logging, also from block to block. Rows of
-            several keys that were logged together have the same.
+        order: Numbers that grow in the order of logging, even across blocks. Rows that were
+            logged together, in several blocks, have the same number.
+        time: When each row reached the host, in seconds since 1970. NaN: unknown.
     """
 
     runs: np.ndarray
@@ -74,10 +75,13 @@ class Block:
     masks: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     expected: int | None = None
     order: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, int))
+    time: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self):
         if len(self.order) != len(self.runs):
             object.__setattr__(self, "order", np.arange(len(self.runs)))
+        if len(self.time) != len(self.runs):
+            object.__setattr__(self, "time", np.full(len(self.runs), np.nan))
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -113,7 +117,7 @@ class Block:
 
 
 # The fields of a block that hold arrays with an axis of rows.
-_ARRAYS = ("runs", "steps", "values", "order", "valid", "masks")
+_ARRAYS = ("runs", "steps", "values", "order", "time", "valid", "masks")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +133,8 @@ class FlatRows:
         valid: Which examples logged. None: all of them.
         examples: The sizes of the axes that come from `vmap`.
         has_time: Whether there was an axis of time. Without one, there is a single row.
+        time: When each row reached the host, in seconds since 1970. It may have the first
+            axes of the examples, one per axis of runs. None: unknown.
     """
 
     arrays: dict[str, np.ndarray]
@@ -137,17 +143,26 @@ class FlatRows:
     valid: np.ndarray | None
     examples: tuple[int, ...]
     has_time: bool
+    time: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.arrays.values())))
 
 
 class Row(NamedTuple):
-    """What one run logged at one step."""
+    """What one run logged at one step.
+
+    Attributes:
+        run: The id of the run.
+        steps: The steps by name.
+        values: The values by key.
+        time: When the first of them reached the host, in seconds since 1970.
+    """
 
     run: int
     steps: dict[str, np.ndarray]
     values: dict[str, Tree]
+    time: float = float("nan")
 
 
 class Batch(Sequence[Block]):
@@ -188,7 +203,7 @@ class Batch(Sequence[Block]):
             # A key must not appear twice in a row, nor move before its last row.
             if row is None or any(last_row_of.get((run, key), -1) >= row for key in values):
                 row = open_rows[step_id] = len(rows)
-                rows.append(Row(run, steps, {}))
+                rows.append(Row(run, steps, {}, float(block.time[i])))
             rows[row].values.update(values)
             last_row_of.update(((run, key), row) for key in values)
         return iter(rows)

@@ -1,17 +1,23 @@
 """The key that a run is started with: the data of a PRNG key, or a number of any size.
 
-The id of a run is made from its key in `run_registry.py`.
-
-    PRNG key        (0, 7)                 named 0-7
-    5               (5,)                   named 5
-    2**32 + 5       (5, 1, 0)              named 4294967301
-    -1              (2**32-1, 2**32-1, 1)  named -1
+                          key                     seed
+    jax.random.key(7)     (0, 7)                  7
+    a key from `split`    (928981903, 3453687069) 3989946895414531357, from all of its bits
+    5                     (5,)                    5
+    2**32 + 5             (5, 1, 0)               4294967301
+    -1                    (2**32-1, 2**32-1, 1)   -1
 
 A number that does not fit into a word of 32 bits has three, of which the last says whether
 it is negative. No PRNG key has so many, so that no number is taken for a key.
+
+Key and configuration together are the *identity* of a run: a run is the same in another
+session if both are. The id, its number on the device, is made in `run_registry.py`.
 """
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 # The words of a PRNG key or a number.
 Key = tuple[int, ...]
@@ -24,9 +30,37 @@ def run_key(words: Sequence[int]) -> Key:
     return tuple(words)
 
 
+def run_seed(key: Key) -> int:
+    """Return the number that a key was made from, or else its data as one number."""
+    if len(key) == 3:
+        low, high, is_negative = key
+        return (high << 32) + low - (is_negative << 64)
+    # `jax.random.key(seed, impl="rbg")` has the words of the seed twice.
+    half = len(key) // 2
+    words = key[:half] if len(key) == 4 and key[:half] == key[half:] else key
+    seed = 0
+    for word in words:
+        seed = (seed << 32) + word
+    return seed
+
+
+def is_seed_known(key: Key) -> bool:
+    """Return whether a key is a number, or looks like one that was made from a seed.
+
+    Of the keys that come from `jax.random.split`, one in 2**32 looks so, too.
+    """
+    return len(key) in (1, 3) or 0 <= run_seed(key) < 2**32
+
+
 def run_name(key: Key) -> str:
-    """Return what a run with this key is called. Empty if it has none."""
-    if len(key) != 3:
-        return "-".join(map(str, key))
-    low, high, is_negative = key
-    return str((high << 32) + low - (is_negative << 64))
+    """Return the data of a key as text, for runs without a better name."""
+    return str(run_seed(key)) if len(key) == 3 else "-".join(map(str, key))
+
+
+def run_identity(key: Key, config: Mapping[str, Any]) -> str:
+    """Return a text that differs where a key or a plain configuration differs."""
+    text = _ENCODER.encode([key, config])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)

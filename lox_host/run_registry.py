@@ -1,38 +1,73 @@
-"""Which runs a logger has, and which it had.
+"""The runs of a logger: those that are open, and those that are finished.
 
-A run goes by three names. The user has a PRNG key; the device has a number of 32 bits that
-travels through the program as `state.run`; back ends have a `Run`, whose name people read:
+A run has three names. The user has a PRNG key. The device has a 32-bit number, which
+travels through the program as `state.run`. Back ends have a `Run`, whose name people read:
 
     logger.init(key)      the data of the key     state.run       Run
-                          (0, 7)             <->  1583029    <->  id=1583029, name="0-7"
+                          (0, 7)             <->  1583029    <->  id=1583029, name="seed7"
 
-The same key is the same run until it is finished; after that it is another one, with a new
-id. An id comes from the key and the *group*, a random text that all processes of a program
-agree on for each call of `init`. So all of them have the same ids without asking for each,
-and no id is that of a run of a process that is dead, which a checkpoint may hold.
+The same key and configuration give the same run until it is finished. After that they give
+a new run with a new id. An id is a hash of the key, the configuration and the *launch*, a
+random text on which all processes of a program agree for each call of `init`. So all
+processes compute the same ids without exchanging them one by one, and an id in a checkpoint
+of a dead process does not match a run of this one.
 """
 
+import dataclasses
 import hashlib
 import itertools as it
 import secrets
 import time
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from lox_host.run_key import Key, run_name
+from lox_host.run_key import Key
+from lox_host.run_names import default_name, format_name, free_name
 from lox_host.writer import Run
 
-# Of a name and a value, the value that all processes agree on.
+# Takes a name and a proposed value, and returns the value on which all processes agree.
 Agree = Callable[[str, str], str]
+
+
+@dataclasses.dataclass(frozen=True)
+class WantedRun:
+    """A run as `logger.init` asks for it.
+
+    Attributes:
+        key: The data of the PRNG key.
+        config: The configuration of the run, without that of the logger.
+        name: The name of the run, or a template. None: the default.
+        group: See `Run`.
+        tags: See `Run`.
+        index: The position among the runs of the same call. None: it is the only one.
+        resume: Whether to continue a run of an earlier session.
+    """
+
+    key: Key
+    config: Mapping[str, Any]
+    name: str | None = None
+    group: str = ""
+    tags: tuple[str, ...] = ()
+    index: int | None = None
+    resume: bool = False
+
+
+class Launch(NamedTuple):
+    """The fields of `Run` that all runs begun by one call share."""
+
+    launch: str
+    process: int
+    job: str
 
 
 class RunRegistry:
     """The runs of one logger.
 
     Args:
-        name: The name of the logger's class. Processes that make the same loggers in the
-            same order tell them apart by it and a number.
+        name: The name of the logger's class. Together with a counter it identifies the
+            logger in all processes, as these create the same loggers in the same order.
 
     Attributes:
         runs: The runs that are not finished, by id.
@@ -41,47 +76,77 @@ class RunRegistry:
     def __init__(self, name: str):
         self._name = f"{name}-{next(_loggers_made[name])}"
         self.runs: dict[int, Run] = {}
-        self._ids: dict[Key, int] = {}
+        self._ids: dict[str, int] = {}
+        self._identities: dict[int, str] = {}
+        self._names: dict[str, int] = {}
         self._names_of_finished: dict[int, str] = {}
-        # How often runs with the same keys have been begun together.
+        # How often the same set of runs has been begun by one call.
         self._times_begun: Counter[str] = Counter()
 
-    def id_of(self, key: Key) -> int | None:
-        return self._ids.get(key)
+    def id_of(self, identity: str) -> int | None:
+        """Return the id of the open run with this identity, or None."""
+        return self._ids.get(identity)
 
-    def agree_on_group(self, keys: Sequence[Key], agree: Agree) -> tuple[str, str]:
-        """Return the group of the runs that are begun now, and the job of the processes."""
+    def agree_on_launch(
+        self, identities: Sequence[str], process: int, agree: Agree
+    ) -> Launch:
+        """Return the launch of the runs that are begun now, the same in all processes."""
         job = agree("lox/job", secrets.token_hex(4))
-        digest = hashlib.sha256(repr(keys).encode()).hexdigest()
+        digest = hashlib.sha256("".join(identities).encode()).hexdigest()
         self._times_begun[digest] += 1
         call = f"lox/{self._name}/{digest}/{self._times_begun[digest]}"
-        return agree(call, secrets.token_hex(4)), job
+        return Launch(agree(call, secrets.token_hex(4)), process, job)
 
     def new_run(
-        self, key: Key, config: Mapping[str, Any], group: str, process: int, job: str
+        self, identity: str, wanted: WantedRun, names_from: Mapping[str, Any], of: Launch
     ) -> Run:
-        """Return a run with an id that no other has. It is not in the registry yet."""
-        ids = (_hash(f"{group}{key}{i}") for i in it.count())
-        id = next(id for id in ids if id not in self.runs and not self.is_finished(id))
-        return Run(id, run_name(key), key, config, time.time(), group, process, job)
+        """Return a run with an unused id. It is not in the registry yet.
 
-    def add(self, run: Run) -> None:
+        Args:
+            identity: The identity of its key and configuration.
+            wanted: The run, with its complete configuration.
+            names_from: The configuration that its name may refer to.
+            of: The launch that begins it.
+        """
+        ids = (_hash(f"{of.launch}{identity}{i}") for i in it.count())
+        id = next(id for id in ids if id not in self.runs and not self.is_finished(id))
+        index = 0 if wanted.index is None else wanted.index
+        if wanted.name is None:
+            name = default_name(wanted.key, wanted.index)
+        else:
+            name = format_name(wanted.name, names_from, wanted.key, index)
+        return Run(
+            id,
+            free_name(name, self._names),
+            wanted.key,
+            wanted.config,
+            time.time(),
+            *of,
+            group=wanted.group,
+            tags=wanted.tags,
+            index=index,
+            resumed=wanted.resume,
+        )
+
+    def add(self, run: Run, identity: str) -> None:
         self.runs[run.id] = run
-        self._ids[run.key] = run.id
+        self._ids[identity] = self._names[run.name] = run.id
+        self._identities[run.id] = identity
 
     def finish(self, run: Run) -> None:
         self._names_of_finished[run.id] = run.name
-        del self.runs[run.id], self._ids[run.key]
+        del self.runs[run.id], self._names[run.name]
+        del self._ids[self._identities.pop(run.id)]
 
     def is_finished(self, id: int) -> bool:
         return id in self._names_of_finished
 
     def forget(self) -> None:
         """Forget all runs, as if they had never existed."""
-        self.runs, self._ids = {}, {}
+        self.runs, self._ids, self._identities, self._names = {}, {}, {}, {}
 
     def unknown(self, id: int) -> ValueError:
-        """Return the error for an id without a run, or whose run is finished."""
+        """Return the error for an id that has no run, or whose run is finished."""
         if self.is_finished(id):
             return ValueError(
                 f"The run {self._names_of_finished[id]!r} is finished: nothing can be "
@@ -96,8 +161,8 @@ class RunRegistry:
 
 
 def _hash(text: str) -> int:
-    """Return a number of 31 bits for a text, the same in all processes."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) % 2**31
+    """Return a 31-bit number for a text, the same in all processes."""
+    return zlib.crc32(text.encode()) % 2**31
 
 
 _loggers_made: defaultdict[str, it.count] = defaultdict(it.count)

@@ -19,7 +19,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -45,23 +45,82 @@ class LabelledRows(NamedTuple):
         labels: The indices of the examples and the steps, by name.
         values: The arrays of the value, by name.
         length: How many rows there are.
+        time: When each of them reached the host. None: unknown.
     """
 
     labels: dict[str, Cells]
     values: dict[str, np.ndarray]
     length: int
+    time: np.ndarray | None
 
 
-def table(rows: Mapping[str, FlatRows]) -> dict[str, Cells]:
-    """Return the columns: batch indices, `row`, steps, and the arrays of all keys.
+class RunLabels(NamedTuple):
+    """Which runs some rows are of.
 
-    There is a line for each batch index and combination of steps. Where a key has several
-    rows with the same of these, its n-th is put beside the n-th of another key; without
-    steps, that is the number of the row.
+    Attributes:
+        names: The names of the runs.
+        settings: The config of each, nested entries as `outer.inner`.
+        is_axis: Whether the first axis of examples is that of the runs. If not, there is
+            only one.
     """
+
+    names: Sequence[str]
+    settings: Sequence[Mapping[str, Any]]
+    is_axis: bool
+
+
+def table(rows: Mapping[str, FlatRows], runs: RunLabels | None = None) -> dict[str, Cells]:
+    """Return the columns: runs, batch indices, `row`, steps, and the arrays of all keys.
+
+    There is a line for each run, batch index and combination of steps. Where a key has
+    several rows with the same of these, its n-th is put beside the n-th of another key;
+    without steps, that is the number of the row. Of each run, the name and the config are
+    columns.
+    """
+    columns = _columns(rows, has_runs=runs is not None and runs.is_axis)
+    if runs is None or not columns:
+        return columns
+    height = len(next(iter(columns.values())).present)
+    index = columns.pop(_RUN).values if runs.is_axis else np.zeros(height, int)
+    labels = {"run": column_of(runs.names)}
+    for name in dict.fromkeys(it.chain(*runs.settings)):
+        # A key may be called like an entry of the config, as the rate that was in force.
+        free = f"config.{name}" if name in columns or name == "run" else name
+        labels[free] = column_of([settings.get(name) for settings in runs.settings])
+    spread = {
+        name: Cells(values[index], present[index])
+        for name, (values, present) in labels.items()
+    }
+    check_names([*spread, *columns], "to_pandas` or `to_polars")
+    return {**spread, **columns}
+
+
+_RUN = "@run"  # the index of the run, which is in no table
+
+
+def column_of(values: Sequence[Any]) -> Cells:
+    """Return a column of values of any kind: numbers as numbers, all else as text."""
+    present = np.array([value is not None for value in values], bool)
+    known = [value for value in values if value is not None]
+    kinds = {type(value) for value in known}
+    if kinds <= {bool}:
+        array = np.array([bool(value) for value in values], bool)
+    elif kinds <= {int} and all(abs(value) < 2**63 for value in known):
+        array = np.array([value or 0 for value in values], np.int64)
+    elif kinds <= {int, float}:
+        array = np.array([value or 0.0 for value in values], np.float64)
+    else:
+        array = np.array(["" if value is None else str(value) for value in values], str)
+    return Cells(array, present)
+
+
+def _columns(rows: Mapping[str, FlatRows], *, has_runs: bool) -> dict[str, Cells]:
+    """Return the columns, with the index of the run in `_RUN` if there are several."""
     if not rows:
         return {}
-    axes = batch_axis_names({key: flat.examples for key, flat in rows.items()})
+    front = (_RUN,) if has_runs else ()
+    batches = {key: flat.examples[len(front) :] for key, flat in rows.items()}
+    axes = {key: (*front, *own) for key, own in batch_axis_names(batches).items()}
     batch = dict.fromkeys(it.chain(*axes.values()))
     steps = dict.fromkeys(it.chain(*(flat.steps for flat in rows.values())))
     keys = [_labelled(flat, axes[key]) for key, flat in rows.items()]
@@ -77,6 +136,9 @@ def table(rows: Mapping[str, FlatRows]) -> dict[str, Cells]:
         has_step = ft.reduce(np.logical_or, [labels[n].present for n in steps], owner < 0)
         columns.append(("row", _spread(height, lines, Cells(numbers, ~has_step))))
     columns += [(name, _spread(height, lines, labels[name])) for name in steps]
+    if any(key.time is not None and np.isfinite(key.time).any() for key in keys):
+        name = "@time" if "time" in steps else "time"
+        columns.append((name, _times(height, lines, keys)))
     for i, key in enumerate(keys):
         everywhere = np.ones(key.length, bool)
         for name, values in key.values.items():
@@ -105,7 +167,23 @@ def _labelled(rows: FlatRows, names: tuple[str, ...]) -> LabelledRows:
         present = flat(rows.masks[name]) if name in rows.masks else everywhere
         labels.setdefault(name, Cells(flat(step), present))
     values = {name: flat(array) for name, array in rows.arrays.items()}
-    return LabelledRows(labels, values, len(indices))
+    time = None
+    if rows.time is not None:
+        # (rows, [runs]) -> (rows, *examples)
+        inner = (1,) * (len(shape) - rows.time.ndim)
+        wide = rows.time.reshape(*rows.time.shape, *inner)
+        time = flat(np.broadcast_to(wide, (len(rows), *rows.examples)))
+    return LabelledRows(labels, values, len(indices), time)
+
+
+def _times(height: int, lines: np.ndarray, keys: list[LabelledRows]) -> Cells:
+    """Return when what is on each line reached the host first."""
+    unknown = [np.full(key.length, np.nan) for key in keys]
+    pairs = zip(keys, unknown, strict=True)
+    times = [nothing if key.time is None else key.time for key, nothing in pairs]
+    first = np.full(height, np.nan)
+    np.fmin.at(first, lines, np.concatenate(times))
+    return Cells(first, ~np.isnan(first))
 
 
 def _has_bare_rows(rows: FlatRows) -> bool:

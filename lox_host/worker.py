@@ -1,13 +1,15 @@
-"""Threads that make calls one after the other, apart from the program and from JAX.
+"""Worker threads that run queued calls one by one, away from the program and from JAX.
 
                   submit                     one after the other
     the program --------> queue, bounded ---------------------------> a callback, a back end
                   waits only                          ^
-                  if it is full                       | call_later: what is to be flushed
+                  if it is full                       | call_later: flushes, when due
 
-lox has one worker for the callbacks of `lox.tap`, and one per logger, which calls its back
-end. A worker that waits does not hold up the others. Submitted calls are never dropped: if
-they are too slow and the queue is full, the program waits.
+lox has one worker for the callbacks of `lox.tap`, and one worker per logger that calls its
+back end. A worker that blocks does not hold up the others.
+
+The invariant: a submitted call is never dropped and never overtakes an earlier one. If
+calls take too long and the queue fills up, the program waits in `submit`.
 """
 
 import contextlib
@@ -25,28 +27,30 @@ from lox_host.interrupts import Interrupt
 T = TypeVar("T")
 Call = Callable[[], object]
 
-# The size below which what is submitted does not count for the bytes: a lock would cost
-# more than the call, and the number of calls bounds their bytes, too.
+# Calls with fewer bytes than this are not added to the byte count. Taking the lock would
+# cost more than the call itself, and `max_calls` limits their total size anyway.
 SMALL = 2**10
 
 
 class Worker:
-    """Makes calls one after the other, on a thread of its own.
+    """Runs calls one by one on its own thread.
 
-    All methods may be called on any thread, but for `call_later` and `flush`.
+    Call `call_later` and `flush` on the worker's thread, all other methods on any thread.
 
     Args:
-        name: What the thread is called.
-        max_calls: How many calls may wait in the queue before those who submit do.
-        max_bytes: How many bytes may wait there.
-        pause: How many seconds calls gather, unless somebody waits or the queue is half
-            full: to change threads costs the program more than the calls do.
-        patience: How many seconds somebody waits for room in the queue at most.
-        waits_for_others: Given the id of the thread, whether it is waiting for somebody who
-            may be about to submit something, and must not wait for room in turn.
+        name: The name of the thread.
+        max_calls: How many calls fit into the queue. `submit` waits if it is full.
+        max_bytes: How many bytes fit into the queue.
+        pause: How many seconds to let calls gather before running them, because switching
+            threads costs the program more than the calls do. There is no pause if a thread
+            waits for a result or the queue is half full.
+        patience: The most seconds that `submit` waits for room in the queue.
+        waits_for_others: Tells for a thread id whether that thread is itself waiting for a
+            thread that may be about to submit. Then `submit` must not wait for room, or
+            both would wait for ever.
 
     Attributes:
-        progress: When a call was last done.
+        progress: When the last call returned, on the clock of `time.monotonic`.
     """
 
     def __init__(
@@ -73,11 +77,13 @@ class Worker:
         self._hurry = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_stopping = self._is_unbounded = False
+        # When each call of `call_later` is due.
         self._due: dict[Call, float] = {}
+        # Futures that have not been fulfilled. They are in the queue, but not submitted.
         self._requests: dict[Future, None] = {}
 
     def start(self) -> None:
-        """Start the thread, if there is none. Python refuses while the process ends."""
+        """Start the thread unless it runs. Python refuses this while the process exits."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name=self.name, daemon=True)
@@ -85,18 +91,19 @@ class Worker:
                 self._thread = thread
 
     def stop(self) -> None:
-        """End the thread, after all that was submitted and all that is to be flushed."""
+        """End the thread after it has run all submitted calls and all due flushes."""
         thread, self._thread = self._thread, None
         self._is_stopping = thread is not None
         while thread is not None and thread.is_alive():
-            # Once more if another thread, in `run`, took what was to wake this one.
+            # An empty call wakes the thread. Another thread in `request` may take it out
+            # of the queue, so send one again until the thread has ended.
             self._queue.put((_nothing, 0))
             self._hurry.set()
             thread.join(0.1)
         self._is_stopping = False
 
     def retire(self) -> None:
-        """Let the thread end when it has done all that was submitted, without waiting."""
+        """Let the thread end after it has run all submitted calls, without waiting."""
         self._thread, self._is_stopping = None, True
         self._queue.put((_nothing, 0))
         self._hurry.set()
@@ -105,17 +112,18 @@ class Worker:
         return self._thread is not None
 
     def waiting_calls(self) -> int:
-        """Return how many calls that were submitted are waiting in the queue."""
+        """Return how many submitted calls are waiting in the queue."""
         return self._queue.qsize() - len(self._requests)
 
     def is_current(self) -> bool:
-        """Return whether this is called on the worker's thread."""
+        """Return whether the calling thread is the worker's thread."""
         return current_worker() is self
 
     def submit(self, call: Call, nbytes: int = 0) -> None:
-        """Have something called soon. This waits while the queue is full.
+        """Queue a call. This waits while the queue is full.
 
-        What the call raises is printed. Without a thread, it waits for the next `run`.
+        If the call raises, the error is printed. If the thread does not run, the call
+        stays in the queue until the next `run`.
         """
         if self._is_filled(0.5):
             self._hurry.set()
@@ -124,18 +132,19 @@ class Worker:
         self._queue.put((call, nbytes))
 
     def run(self, call: Callable[[], T]) -> T:
-        """Make a call after all submitted ones, and return or raise what it does."""
+        """Run a call after all submitted ones, and return its result or raise its error."""
         return self.request(call).result()
 
     def request(self, call: Callable[[], T]) -> Future[T]:
-        """Make a call after all submitted ones, and return a future of its result.
+        """Run a call after all submitted ones, and return a future of its result.
 
-        On the worker's own thread, or without a thread, the call is made at once.
+        On the worker's own thread, or if the thread does not run, the call runs at once.
         """
         future: Future[T] = Future()
         if self.is_current():
             _fulfil(future, call)
         elif self._thread is None:
+            # Run what was submitted before, to keep the order.
             while not self._queue.empty():
                 self._make(*self._queue.get())
             _fulfil(future, call)
@@ -147,16 +156,16 @@ class Worker:
         return future
 
     def wait(self) -> None:
-        """Wait until everything that was submitted so far is done."""
+        """Wait until all calls submitted so far have run."""
         self.run(_nothing)
 
     def has_done_nothing(self, since: float, seconds: float) -> bool:
-        """Return whether no call was done for so many seconds since then."""
+        """Return whether no call has returned for this many seconds since `since`."""
         return time.monotonic() - max(since, self.progress) >= seconds
 
     @contextlib.contextmanager
     def unbounded(self) -> Iterator[None]:
-        """Let nothing wait for room, while the worker's thread itself waits for it."""
+        """Lift the limits of the queue while the worker's thread waits for a submitter."""
         self._is_unbounded = True
         try:
             yield
@@ -164,17 +173,17 @@ class Worker:
             self._is_unbounded = False
 
     def call_later(self, call: Call, delay: float) -> None:
-        """Make a call within so many seconds, once, however often you ask for it."""
+        """Run a call within `delay` seconds, once, however often you ask for it."""
         self._due.setdefault(call, time.monotonic() + delay)
 
     def flush(self, until: float = float("inf")) -> None:
-        """Make the calls that are due until then now."""
+        """Run now the calls of `call_later` that are due up to the time `until`."""
         for call in [call for call, due in self._due.items() if due <= until]:
             self._due.pop(call, None)
             call()
 
     def _is_filled(self, share: float) -> bool:
-        """Return whether so much of the queue is taken."""
+        """Return whether at least this share of the queue is taken."""
         is_filled = (
             self._queue.qsize() >= share * self.max_calls
             or self._waiting_bytes >= share * self.max_bytes
@@ -183,7 +192,7 @@ class Worker:
 
     def _wait_for_room(self) -> None:
         deadline = time.monotonic() + self.patience
-        # This asks again and again: to be told after each call would cost more.
+        # Poll. A notification after each call would cost more than this.
         while self._is_filled(1) and not self.is_current():
             thread = self._thread
             if thread is None or self._waits_for_others(thread.ident or 0):
@@ -216,7 +225,7 @@ class Worker:
         try:
             call()
         except BaseException:
-            # Nobody waits for it, and the thread must go on.
+            # No thread waits for the result, and the worker must survive.
             traceback.print_exc()
         self.progress = time.monotonic()
         self._count(-nbytes)
@@ -226,12 +235,12 @@ class Worker:
 
 
 def current_worker() -> Worker | None:
-    """Return the worker on whose thread this is called."""
+    """Return the worker whose thread is the calling one, or None."""
     return getattr(_thread_local, "worker", None)
 
 
 def forget_threads() -> None:
-    """Begin anew in a forked process, which has none of the threads of its parent."""
+    """Reset all workers in a forked process, which has none of its parent's threads."""
     _thread_local.worker = None
     for worker in list(_workers):
         worker._begin_anew()

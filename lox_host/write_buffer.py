@@ -1,4 +1,4 @@
-"""What waits to be written by one back end.
+"""The buffer of one back end: rows that wait to be written.
 
     packets, as devices send them           blocks of rows              a batch
 
@@ -6,16 +6,17 @@
     source B: packets 1, 4     --decode-->  2 rows of lr         --+--merge-->  writer.write
     blocks that a MultiLogger has decoded already  ----------------+
 
-Threads of JAX put packets here, and the worker's thread takes them out. Packets wait as
-they came. Those of one layout are decoded together, by stacking their arrays: thousands of
-them cost little more than one. That happens when the oldest has waited `every` seconds,
-when there are very many, and whenever somebody waits for it: then the writer gets a batch.
-Packets are numbered as they arrive, and `Block.order` carries these numbers, so that a
-batch knows the order of logging although its blocks are sorted by layout.
+Threads of JAX put packets here, and the worker's thread takes them out. Packets wait in the
+form in which they arrived. Packets of one layout are decoded together, by stacking their
+arrays, so that thousands of them cost little more than one. The writer gets a batch when
+the oldest packet has waited `every` seconds, when the buffer is large, and whenever a
+thread waits for the rows. Packets are numbered as they arrive, and `Block.order` carries
+these numbers, so that a batch knows the order of logging although its blocks are sorted by
+layout.
 
-Nothing is dropped: if there is no room, the program waits. There is one exception. A writer
-that has failed or stalled must not hold up the program and all other writers, so rows that
-it has no room for are counted and left out.
+The invariant: nothing is dropped. If there is no room, the program waits. There is one
+exception. A writer that has failed or stalled must not hold up the program and all other
+writers, so rows that do not fit into its buffer are counted and left out.
 """
 
 import contextlib
@@ -34,42 +35,52 @@ from lox_host.run_registry import RunRegistry
 from lox_host.worker import Worker, current_worker
 from lox_host.writer import Run
 
-# How much is collected before it is written, even if it is not yet time.
+# With this many rows or bytes, the buffer is written before it is time.
 MAX_ROWS = 10_000
 MAX_BYTES = 16 * 2**20
-# How many times as much may wait before the program does.
+# With this many times as much, the buffer is full and the program waits.
 ROOM = 2
 
 
 class PacketSource(Protocol):
     """Decodes the packets that a program sends."""
 
-    def blocks(self, packets: Sequence[Any], numbers: np.ndarray) -> list[Block]:
-        """Return what is in packets of one layout, which have these numbers."""
+    def blocks(
+        self, packets: Sequence[Any], numbers: np.ndarray, times: np.ndarray
+    ) -> list[Block]:
+        """Return the rows of packets of one layout, given their numbers and arrival times.
+
+        Args:
+            packets: The packets.
+            numbers: The number of each packet, for `Block.order`. `(packets,)`
+            times: When each packet arrived, in seconds since 1970. `(packets,)`
+        """
         ...
 
 
 class Waiting(NamedTuple):
-    """Packets of one source and one layout, and their numbers in the order of arrival."""
+    """Packets of one source and one layout, with their numbers and arrival times."""
 
     source: PacketSource
     packets: list[Any]
     numbers: list[int]
+    times: list[float]
 
     def decoded(self) -> list[Block]:
-        return self.source.blocks(self.packets, np.array(self.numbers))
+        numbers, times = np.array(self.numbers), np.array(self.times)
+        return self.source.blocks(self.packets, numbers, times)
 
 
 class WriteBuffer:
     """Collects rows for a writer.
 
-    Methods are called on the worker's thread, but for those that say otherwise.
+    Call the methods on the worker's thread, unless they say otherwise.
 
     Args:
         writer: The back end.
-        registry: The runs of the logger. Rows of others are refused.
+        registry: The runs of the logger. Rows of other runs are refused.
         worker: Calls `flush` from time to time.
-        every: How many seconds rows are collected before they are written.
+        every: How many seconds to collect rows before writing them.
     """
 
     def __init__(
@@ -81,34 +92,38 @@ class WriteBuffer:
         self.discard()
 
     def discard(self) -> None:
-        """Write nothing of what waits. On any thread."""
-        self._lock = threading.Lock()  # may be held where the process has been forked
+        """Drop all buffered rows. On any thread."""
+        # A new lock: in a forked process, a thread of the parent may have held the old one.
+        self._lock = threading.Lock()
         self._packets: dict[tuple[int, int], Waiting] = {}
         self._blocks: list[Block] = []
         self._rows = self._bytes = 0
-        # Whether the worker has been asked to flush some time, and to write now.
+        # Whether the worker has been asked to flush later, and to write now.
         self._is_scheduled = self._is_urgent = False
 
     def open(self, run: Run) -> None:
-        """Begin a run at the writer, and raise what that raises."""
+        """Begin a run at the writer. Errors of the writer are raised here."""
         self._writer.open(run)
 
-    def add(self, source: PacketSource, layout: object, packet: Any, nbytes: int) -> None:
-        """Take a packet, which stays as it is until it is written. On any thread."""
-        # The ids last as long as the packet that is waiting, which holds both objects.
+    def add(
+        self, source: PacketSource, layout: object, packet: object, nbytes: int
+    ) -> None:
+        """Add a packet, which must not change until it is written. On any thread."""
+        # These ids stay valid while the packet waits, because it refers to both objects.
         place = id(source), id(layout)
         with self._lock:
             waiting = self._packets.get(place)
             if waiting is None:
-                waiting = self._packets[place] = Waiting(source, [], [])
+                waiting = self._packets[place] = Waiting(source, [], [], [])
             waiting.packets.append(packet)
             waiting.numbers.append(next(_packet_numbers))
+            waiting.times.append(time.time())
             self._rows += 1
             self._bytes += nbytes
         self._schedule()
 
     def add_blocks(self, blocks: Sequence[Block]) -> None:
-        """Take rows that are decoded already. On any thread."""
+        """Add decoded rows. On any thread."""
         if self._is_full() and self._writer.is_down():
             self._leave_out(blocks)
             return
@@ -119,26 +134,26 @@ class WriteBuffer:
         self._schedule()
 
     def has_room(self) -> bool:
-        """Return whether a packet may be added, after waiting for that. On any thread."""
+        """Wait for room, and return whether a packet may be added. On any thread."""
         if not self._is_full():
             return True
         start = time.monotonic()
-        # A back end that logs while it writes cannot wait for itself, nor for another one
-        # that may be waiting for it.
+        # On a worker's thread, do not wait. A back end that logs while it writes cannot
+        # wait for itself, nor for a back end that may be waiting for it.
         while self._is_full() and current_worker() is None and self._worker.is_running():
             if self._writer.is_down() or self._writer.has_stalled(start):
                 return False
             if Interrupt.is_pending:
                 return True
-            time.sleep(0.001)  # to be told after each call would cost more
+            time.sleep(0.001)  # a notification after each call would cost more
         return True
 
-    def leave_out(self, source: PacketSource, packet: Any) -> None:
-        """Count the rows of a packet that there is no room for. On any thread."""
-        self._leave_out(source.blocks([packet], np.zeros(1, int)))
+    def leave_out(self, source: PacketSource, packet: object) -> None:
+        """Count the rows of a packet that does not fit as lost. On any thread."""
+        self._leave_out(source.blocks([packet], np.zeros(1, int), np.zeros(1)))
 
     def write(self) -> None:
-        """Give all that waits to the writer, as one batch."""
+        """Pass all buffered rows to the writer as one batch."""
         with self._lock:
             packets, blocks = self._packets, self._blocks
             self._packets, self._blocks = {}, []
@@ -155,9 +170,10 @@ class WriteBuffer:
             self._writer.write(Batch(merge_blocks(blocks)), rows)
 
     def flush(self) -> None:
-        """Write all that waits to where it outlives the process."""
+        """Write all buffered rows and flush the writer. A crash cannot lose them then."""
         self._is_scheduled = False
-        # What a writer that is down has taken waits there: that must not grow for ever.
+        # A writer that is down keeps the rows it has accepted in memory. Stop giving it
+        # more at some point, or that memory grows for ever.
         if not self._writer.is_down() or self._writer.unflushed_rows < ROOM * MAX_ROWS:
             self.write()
         if self._writer.runs:
@@ -166,22 +182,22 @@ class WriteBuffer:
             self._schedule()
 
     def close(self, runs: Sequence[Run]) -> None:
-        """End runs at the writer. What they have logged is flushed already."""
+        """End runs at the writer. Their rows have been flushed before."""
         for run in runs:
             if run.id in self._writer.runs:
                 self._writer.close(run)
 
     def refuse(self, error: Exception) -> None:
-        """Keep what is wrong with what the program sends, to be raised by `check`."""
+        """Remember an error in what the program sent. `check` raises it."""
         self._program_error = self._program_error or error
 
     def check(self, *, at_end: bool = False) -> None:
-        """Raise what is wrong with what the program sent, and what the writer raised.
+        """Raise errors in what the program sent, and errors of the writer.
 
         On any thread.
 
         Args:
-            at_end: Raise even if the writer's failure need not stop a program.
+            at_end: Raise even those errors of the writer that need not stop a program.
         """
         if self._program_error is not None:
             error, self._program_error = self._program_error, None
@@ -189,7 +205,7 @@ class WriteBuffer:
         self._writer.check(at_end=at_end)
 
     def waiting_rows(self) -> int:
-        """Count the rows that the writer has not been given. On any thread."""
+        """Count the rows that have not been passed to the writer. On any thread."""
         with self._lock:
             packets, blocks = list(self._packets.values()), list(self._blocks)
         for waiting in packets:
@@ -205,7 +221,7 @@ class WriteBuffer:
             self._writer.lost_rows += sum(map(len, blocks))
 
     def _schedule(self) -> None:
-        """Have the worker flush when it is time, and write now if there is very much."""
+        """Make the worker flush when it is time, and write now if the buffer is large."""
         if not self._is_scheduled:
             self._is_scheduled = True
             pause = max(self._every, self._writer.retry_at - time.monotonic())
@@ -216,7 +232,7 @@ class WriteBuffer:
             self._worker.submit(self.write)
 
     def _of_known_runs(self, blocks: Sequence[Block]) -> list[Block]:
-        """Return the rows of runs that there are, and refuse the others."""
+        """Return the rows of open runs, and refuse the rest."""
         known = self._registry.runs
         for block in blocks:
             for id in np.unique(block.runs).tolist():
@@ -225,6 +241,6 @@ class WriteBuffer:
         return [block.of_runs(known) for block in blocks]
 
 
-# The packets of all loggers are numbered together, so that what goes to a logger alone, and
-# what goes to it in a MultiLogger, comes in the order of logging.
+# All loggers share one counter. A logger may get packets both directly and through a
+# `MultiLogger`, and these must come in the order of logging.
 _packet_numbers = it.count()

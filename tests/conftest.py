@@ -4,6 +4,8 @@ import importlib.metadata
 import os
 import tempfile
 
+# The programs that tests start take half of their time to compile modules without this.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Plain programs deadlock on the CPU back end of jaxlib 0.10 without this flag; other
 # versions do not need it, and XLA ends the process over a flag that it does not know.
 FLAG = "--xla_cpu_enable_concurrency_optimized_scheduler=false"

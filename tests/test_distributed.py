@@ -5,6 +5,7 @@ it saw.
 """
 
 import contextlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 import lox
+from support.object_server import ObjectServer, environment
 
 pytestmark = [pytest.mark.xdist_group("distributed"), pytest.mark.long]
 SECONDS = 240  # after which a process is given up
@@ -29,12 +31,12 @@ ROWS = XS / 2 ** np.arange(3, dtype=np.float32)[:, None]
 
 
 @contextlib.contextmanager
-def pair(folder, what):
+def pair(folder, what, **variables):
     """Two processes, which do not outlive this, and the files of what they print."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **variables}
     outputs = [folder / f"output-{i}" for i in range(2)]
     processes = []
     try:
@@ -51,10 +53,10 @@ def pair(folder, what):
             process.wait()
 
 
-def finished(folder):
+def finished(folder, **variables):
     """Run the checks, and return how that went. Somebody else may take the port."""
     for _ in range(3):
-        with pair(folder, "checks") as (processes, outputs):
+        with pair(folder, "checks", **variables) as (processes, outputs):
             codes = [process.wait(SECONDS) for process in processes]
             texts = [path.read_text() for path in outputs]
         if not any("in use" in text for text in texts):
@@ -63,10 +65,22 @@ def finished(folder):
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory):
+def objects(tmp_path_factory):
+    """What processes need to know to write to a bucket. Nothing if there is no server."""
+    if importlib.util.find_spec("moto") is None or not importlib.util.find_spec("obstore"):
+        yield {}
+        return
+    server = ObjectServer()
+    server.make_bucket("pair")
+    yield environment(server.url, tmp_path_factory.mktemp("objects"))
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory, objects):
     """What both processes saw, and the folder that they wrote to."""
     folder = tmp_path_factory.mktemp("pair")
-    codes, texts = finished(folder)
+    codes, texts = finished(folder, **objects)
     assert codes == [0, 0], "\n".join(texts)
     results = [json.loads((folder / f"{i}.json").read_text()) for i in range(2)]
     return results, texts, folder
@@ -150,7 +164,7 @@ def test_seeds_on_devices_of_all_processes_are_written_by_the_first(seen):
     assert results[1]["seeds_on_all_processes"]["spec"] == ["d"]
     assert [run.key for run in runs] == keys * 3
     assert {(run.process, run.rows) for run in runs} == {(0, 3)}
-    assert len({run.group for run in runs}) == 3
+    assert len({run.launch for run in runs}) == 3
     logs = lox.load(folder / "seeds")
     np.testing.assert_array_equal(logs.step["w"], [[0, 1, 2]] * 8)
     np.testing.assert_array_equal(logs["w"][:, 1:], logs["w"][:, :-1] / 2)
@@ -164,7 +178,7 @@ def test_each_process_writes_its_own_runs_if_asked(seen):
 
     # `mode="w"` has not removed what the other process had just begun.
     assert sorted(run.process for run in runs) == [0, 0, 1, 1]
-    assert len({run.group for run in latest}) == 1
+    assert len({run.launch for run in latest}) == 1
     assert results[0]["all_write"] == results[1]["all_write"]
     logs = lox.load(folder / "all", ["x", "sum", "own"], key=(0, 0))
     np.testing.assert_array_equal(logs["x"], [ROWS, ROWS])
@@ -180,7 +194,7 @@ def test_of_several_loggers_each_writes_where_it_should(seen):
 
     np.testing.assert_array_equal(lox.load(folder / "several")["mean"], ROWS.mean(1))
     names = sorted(path.name for path in (folder / "csv").iterdir())
-    assert names == ["0-0-process-1.csv", "0-0.csv"]
+    assert names == ["seed0-process-1.csv", "seed0.csv"]
     first, second = ((folder / "csv" / name).read_text() for name in names)
     assert first == second
     assert len(first.splitlines()) == 4
@@ -206,6 +220,20 @@ def test_records_that_nobody_would_write_are_refused(seen):
                 "records of 'sum': the program logs them on devices of several processes"
             )
             assert "`all_processes=True`" in message
+
+
+def test_both_processes_write_one_store_in_a_bucket(seen, objects, monkeypatch):
+    if not objects:
+        pytest.skip("There is no server of object storage here.")
+    for name, value in objects.items():
+        monkeypatch.setenv(name, value)
+
+    runs = sorted(lox.runs("s3://pair/exp1"), key=lambda run: run.process)
+    assert [run.process for run in runs] == [0, 1]
+    assert len({run.key for run in runs}) == 1
+    logs = lox.load("s3://pair/exp1", ["x", "own"], key=(0, 0))
+    np.testing.assert_array_equal(logs["x"], [ROWS, ROWS])
+    np.testing.assert_array_equal(logs["own"], [0 * XS, XS])
 
 
 def test_logs_of_several_processes_are_saved_once(seen):

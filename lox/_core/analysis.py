@@ -30,7 +30,7 @@ from lox._core.record import (
     log_effect,
     log_p,
 )
-from lox._core.rules.table import rules
+from lox._core.rules.table import rule_of
 from lox._jax import equations, sharding, tracing
 from lox._rows.ring import write_p
 
@@ -56,14 +56,9 @@ def _carried_by(params: Any, primitives: tuple[Primitive, ...]) -> Iterator[Any]
                 operands = eqn.invars[len(eqn.outvars) :]  # without the token
                 yield from jax.tree.unflatten(eqn.params["form"], operands)
             elif holds_records(eqn):
-                # (*outer, *inner) -> (*outer, *devices, *inner)
-                devices = sharding.device_counts(eqn)
                 for record in _carried_by(eqn.params, primitives):
-                    outer, inner = (
-                        record.batch[: record.outer],
-                        record.batch[record.outer :],
-                    )
-                    yield record.replace(batch=(*outer, *devices, *inner))
+                    batch = sharding.batch_outside(eqn, record.batch, record.outer)
+                    yield record.replace(batch=batch)
 
 
 def may_hold_records(program: Any) -> bool:
@@ -174,7 +169,7 @@ def check(jaxpr: Any, seen: set[int] | None = None) -> None:
             hidden = log_effect in inner.effects and log_effect not in eqn.effects
             # An equation with a rule has the effects of what it runs. Other programs in it,
             # such as derivative rules, run later, and are not lost.
-            if hidden and equations.primitive_name(eqn) not in rules:
+            if hidden and rule_of(eqn) is None:
                 raise unsupported(eqn)
             if id(inner) not in seen:
                 seen.add(id(inner))

@@ -30,6 +30,7 @@ from lox._core.log import relog
 from lox._core.record import Record, log_effect
 from lox._core.when import Condition, only_when
 from lox._jax import equations
+from lox._jax.sharding import Division
 from lox._rows.accumulator import Accumulator, Entry, finished, reduced
 from lox._rows.align import check_batch, repeated
 from lox._rows.collected import Collected, Keys, Threaded, rows_by_key
@@ -38,6 +39,7 @@ from lox._rows.merge import zero_masked_rows
 from lox._rows.reductions import reduction_named
 from lox._rows.rows import Rows, Where, static
 from lox._rows.side_by_side import SideBySide, entry_key
+from lox._rows.types import Splits
 
 
 @jax.tree_util.register_dataclass
@@ -57,7 +59,7 @@ class Collect(Handler):
             a record asks for.
         when: Which records are collected, by their values. None: all.
         differentiable: Whether what is collected carries derivatives.
-        interval: Keep one row of a key in so many. None: all.
+        interval: Keep one of this many rows of each key. None: keep all.
         capacity: How many rows of a loop of unknown length are kept.
         gathers: Whether a loop has anything to carry.
         buffers: Whether nested loops of unknown length share a buffer.
@@ -87,8 +89,7 @@ class Collect(Handler):
     effects = frozenset({log_effect})
 
     def handle(self, record: Record, where: Where) -> Collected:
-        tagged = self.tags is None or not self.tags.isdisjoint(record.tags)
-        mine = [key for key in record.keys if tagged and self._wants(key, record)]
+        mine = self.selected(record)
         outward = [key for key in record.keys if self.keep or key not in mine]
         if outward and self.outward:
             relog(record.only(tuple(outward)).replace(passed_on=True))
@@ -109,6 +110,11 @@ class Collect(Handler):
             groups[names] = rows if reduction is None else reduced(names, rows, reduction)
         order = tuple(self._entry(key, record) for key in mine)
         return Collected(groups, order, Threaded(offsets))
+
+    def selected(self, record: Record) -> list[str]:
+        """Return the keys of a record that are collected."""
+        tagged = self.tags is None or not self.tags.isdisjoint(record.tags)
+        return [key for key in record.keys if tagged and self._wants(key, record)]
 
     def _together(self, keys: Sequence[str], record: Record) -> list[Keys]:
         """Return the keys of a record in groups that are collected as one.
@@ -226,12 +232,15 @@ class Collect(Handler):
     def per_device(self, records: Sequence[Record]) -> Self:
         # Offsets have their axis of devices where the rows of the entry have it: after the
         # axes of the `vmap`s around the `shard_map`. All other arrays are shared.
-        at: dict[str, int] = {}
+        outer: dict[str, Splits] = {}
         for record in records:
             for entry in (self._entry(key, record) for key in record.keys):
-                at[entry] = max(at.get(entry, 0), record.outer)
-        shared = jax.tree.map(lambda _: -1, self)
-        offsets = {key: at.get(key, -1) for key in self.offsets}
+                outer[entry] = max(outer.get(entry, ()), record.outer, key=len)
+        shared = jax.tree.map(lambda _: Division(), self)
+        offsets = {
+            key: Division(outer[key], spread=True) if key in outer else Division()
+            for key in self.offsets
+        }
         return dataclasses.replace(shared, offsets=offsets)
 
     def capacities(self, logs: Collected, length: int | None) -> dict[Keys, int]:
@@ -282,7 +291,7 @@ class Collect(Handler):
             if rows.exact and not rows.path:
                 rows = rows.replace(valid=None)
         rows = zero_masked_rows(rows)
-        return rows.replace(path=(), outer=0, exact=True, bound=1, where=Where())
+        return rows.replace(path=(), outer=(), exact=True, bound=1, where=Where())
 
     def _wants(self, key: str, record: Record) -> bool:
         if self.keys is not None and key not in self.keys:

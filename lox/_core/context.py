@@ -5,18 +5,23 @@
     silent     in `nolog` or `lox.silent()`: `log` adds nothing
     searched   lox only looks at which records a program holds, and does not run it
 
+In Python code inside `with logger.run(key)`, a run takes records before any of these: see
+`collecting`.
+
 The state is a JAX user context, which is part of the key of every cache in JAX. A function
 that was jitted in silence is traced again inside `spool`, and both programs stay cached.
 """
 
+import contextlib
+import contextvars
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 
-from lox._jax import equations, patches
+from lox._jax import equations, patches, tracing
 
 State = Literal["captured", "printed", "silent", "searched"]
 
@@ -60,7 +65,49 @@ def silent() -> AbstractContextManager:
         >>> with lox.silent():
         ...     logs = lox.log({"x": 1.0})
     """
-    return _state("silent")
+    return _state("silent") if _collector.get() is None else _silent_inside()
+
+
+@contextlib.contextmanager
+def _silent_inside() -> Iterator[None]:
+    """Do the same where a run collects what Python code logs."""
+    with _state("silent"), tracing.setting(_collector, None):
+        yield
+
+
+class Collector(NamedTuple):
+    """Takes what Python code logs.
+
+    Attributes:
+        take: Is called with the values by key, the steps and the tags.
+        program: The program that was being traced where it began. None: none.
+    """
+
+    take: Callable[[dict[str, Any], dict[str, Any], tuple[str, ...]], None]
+    program: Any
+
+
+_collector: contextvars.ContextVar[Collector | None] = contextvars.ContextVar(
+    "lox_collector", default=None
+)
+
+
+def collecting(
+    take: Callable[[dict[str, Any], dict[str, Any], tuple[str, ...]], None],
+) -> AbstractContextManager[None]:
+    """Call `take` with what is logged in this context, outside of transformations.
+
+    It does not get the logs of programs that are compiled in this context and run later.
+    """
+    return tracing.setting(_collector, Collector(take, tracing.staged_program()))
+
+
+def collector() -> Collector | None:
+    """Return what takes a record that is logged here, if anything does."""
+    here = _collector.get()
+    if here is None or _state.value in ("captured", "searched"):
+        return None
+    return here if tracing.staged_program() is here.program else None
 
 
 @patches.implements("memoized rules")

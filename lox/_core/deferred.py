@@ -25,7 +25,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive
 
-from lox._core.rules.table import rule_for, rules
+from lox._core.rules.table import rule_for, rule_of
 from lox._core.staging import stage_once
 from lox._jax import equations, tracing
 from lox._rows.collected import Collected
@@ -78,7 +78,9 @@ def _apply(jaxpr: ClosedJaxpr, interpreter: Any, *operands: Any) -> tuple[list, 
     (eqn,) = jaxpr.eqns
     env = dict(zip(jaxpr.jaxpr.invars, operands, strict=True))
     args = [atom.val if isinstance(atom, Literal) else env[atom] for atom in eqn.invars]
-    return rules[equations.primitive_name(eqn)](interpreter, eqn, *args)
+    rule = rule_of(eqn)
+    assert rule is not None
+    return rule(interpreter, eqn, *args)
 
 
 def _parts(args: tuple, tree: Any) -> tuple:

@@ -17,13 +17,14 @@ file also holds the small handlers, which pass records on, drop them or rewrite 
 """
 
 import abc
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, Self
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import JaxprEqn
+from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from lox._core.analysis import holds_writes, may_hold_records
 from lox._core.log import relog
@@ -37,8 +38,20 @@ from lox._core.record import (
     log_effect,
     log_p,
 )
+from lox._jax.sharding import Division
 from lox._rows.collected import Collected, Keys, Threaded
 from lox._rows.rows import Branch, Where, static
+
+
+class Stop(Protocol):
+    """A place between two equations where the interpreter shows values to a handler.
+
+    Attributes:
+        variables: The variables whose values it shows. All of them are read later.
+    """
+
+    @property
+    def variables(self) -> Sequence[Var]: ...
 
 
 class Handler:
@@ -50,11 +63,13 @@ class Handler:
         differentiable: Whether what it collects carries derivatives.
         defers: Whether it rewrites inner programs only when JAX evaluates the equation that
             holds them, see `deferred.py`.
+        counts: Whether it wants to know which iteration of a `scan` it is in.
     """
 
     captures: ClassVar[bool] = False
     differentiable: bool = False
     defers: ClassVar[bool] = False
+    counts: ClassVar[bool] = False
     effects: ClassVar[frozenset] = frozenset()
 
     # What it does with records.
@@ -103,6 +118,44 @@ class Handler:
         """
         return parts
 
+    # How it looks at values that are not logged.
+
+    def stops(self, program: Jaxpr) -> Mapping[int, Sequence[Stop]]:
+        """Return where to stop in a program and show values to the handler.
+
+        The stops under `i` come before the equation with this index, or at the end.
+        """
+        return {}
+
+    def evaluating(self) -> contextlib.AbstractContextManager:
+        """Return a context in which the interpreter evaluates programs."""
+        return contextlib.nullcontext()
+
+    def visit(self, stop: Any, values: list) -> list:
+        """Look at the values at one of its stops.
+
+        Returns what the rest of the program reads in their place.
+        """
+        return values
+
+    def inspects(self, program: Jaxpr) -> Collection[Var] | None:
+        """Return the variables of a program whose values it wants to see. None: none."""
+        return None
+
+    def inspect(
+        self, program: Jaxpr, eqns: Sequence[JaxprEqn], read: Callable[[Any], Any]
+    ) -> Collected:
+        """Look at values of equations that have just been evaluated.
+
+        Only called if `inspects` asked for it. `read` returns the inputs of the equations,
+        and those of their outputs that `inspects` returned.
+        """
+        return Collected()
+
+    def finish(self, program: Jaxpr) -> Collected:
+        """Handle the end of a program that was inspected."""
+        return Collected()
+
     # State that is threaded from one part of a program to the next.
 
     def carries(self) -> bool:
@@ -118,6 +171,10 @@ class Handler:
         return self
 
     # How it treats loops.
+
+    def at_iteration(self, index: jax.Array) -> Self:
+        """Return the handler for one iteration of a `scan`. Only called if it `counts`."""
+        return self
 
     def chunk(
         self, body: Sequence[Any], rows: Callable[[], int], length: int | None
@@ -155,7 +212,7 @@ class Handler:
         return {}
 
     def every(self) -> int:
-        """Return the interval: one row of a key in so many is collected."""
+        """Return the interval `n`: one of `n` rows of a key is collected."""
         return 1
 
     # Its variants.
@@ -200,11 +257,11 @@ class Handler:
         return None if any(jax.tree.leaves(batched)) else self
 
     def per_device(self, records: Sequence[Record]) -> Self:
-        """Return a handler with, in place of each array, the position of its device axis.
+        """Return a handler with, in place of each array, how it is divided among devices.
 
-        -1: it has no axis of devices. `records` are those inside the `shard_map`.
+        `records` are those inside the `shard_map`.
         """
-        return jax.tree.map(lambda _: -1, self)
+        return jax.tree.map(lambda _: Division(), self)
 
     def on_device(self) -> Self:
         """Return the handler for this place, which may be inside a `shard_map`."""

@@ -16,6 +16,9 @@ evaluated together. That is much quicker than one by one, and while JAX is traci
 staged as they are. Consecutive records are handed over together, so that they can share one
 host call.
 
+A handler may also ask to see values between two equations (`stops`), whether these are
+logged or not.
+
 Invariant: a record is handed over before any rule runs that comes after it. So the handler
 always meets records in the order of the program.
 """
@@ -34,9 +37,9 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 from lox._core import context as _context
 from lox._core.analysis import donates, last_uses, unsupported, variables
 from lox._core.deferred import can_defer, defer
-from lox._core.handler import Drop, Handler
+from lox._core.handler import Drop, Handler, Stop
 from lox._core.record import emit_p, log_p
-from lox._core.rules.table import rules
+from lox._core.rules.table import rule_of
 from lox._core.staging import Program, Staged, Traced, stage_once, trace
 from lox._jax import equations, sharding, tracing
 from lox._rows.collected import Collected, Threaded
@@ -97,6 +100,10 @@ class Interpreter(Generic[H]):
         """Return the interpreter for what comes next, given the threaded state."""
         return Interpreter(self.handler.after(state))
 
+    def at_iteration(self, index: jax.Array | None) -> "Interpreter[H]":
+        """Return the interpreter for one iteration of a `scan`. None: it does not count."""
+        return self if index is None else Interpreter(self.handler.at_iteration(index))
+
     def on_device(self) -> "Interpreter[H]":
         """Return the interpreter for this place; in a `shard_map`, for each device."""
         return jax.tree.map(sharding.make_varying, Interpreter(self.handler.on_device()))
@@ -110,7 +117,9 @@ class Interpreter(Generic[H]):
         jaxpr = equations.close(jaxpr)
         if not self.handler.concerns(jaxpr.jaxpr):
             return eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args), Collected()
-        return _Evaluation(self.handler, jaxpr, args).run()
+        # JAX may evaluate what a rule has deferred long after the `shard_map` around it.
+        with self.handler.evaluating(), sharding.splitting_examples():
+            return _Evaluation(self.handler, jaxpr, args).run()
 
 
 class _Evaluation:
@@ -122,6 +131,7 @@ class _Evaluation:
         pending: Equations without records that have not been evaluated yet.
         records: Records that have not been handed over yet. Their operands may come from
             pending equations.
+        inspected: Variables whose values the handler wants to see. None: it wants none.
         collected: What has been collected so far.
     """
 
@@ -134,12 +144,15 @@ class _Evaluation:
         self.env.update(zip(self.program.invars, args, strict=True))
         self.last_use = last_uses(self.program)
         self.donates = donates(self.program)
+        self.inspected = handler.inspects(self.program)
         self.pending: list[JaxprEqn] = []
         self.records: list[JaxprEqn] = []
         self.collected: list[Collected] = []
 
     def run(self) -> tuple[list, Collected]:
+        stops = self.handler.stops(self.program)
         for i, eqn in enumerate(self.program.eqns):
+            self._show(i, stops.get(i, ()))
             if not self.handler.concerns(eqn):
                 self.pending.append(eqn)
             elif eqn.primitive is log_p:
@@ -151,9 +164,29 @@ class _Evaluation:
             else:
                 self._catch_up(i)
                 self._apply(eqn)
-        self._catch_up(len(self.program.eqns))
+        end = len(self.program.eqns)
+        self._catch_up(end)
+        self._show(end, stops.get(end, ()))
+        if self.inspected is not None:
+            self._collect(self.handler.finish(self.program))
         outs = [self._read(atom) for atom in self.program.outvars]
         return outs, Collected.joined(self.collected)
+
+    def _show(self, i: int, stops: Sequence[Stop]) -> None:
+        """Show values to the handler before equation `i`, and keep what it returns."""
+        if not stops:
+            return
+        self._catch_up(i)
+        # What it adds to the program belongs to the equation before.
+        with tracing.context_of(self.program.eqns[max(i - 1, 0)]):
+            for stop in stops:
+                # A value that depends on nothing may be a number.
+                values = [
+                    tracing.returned_array(self.env[var], var.aval)
+                    for var in stop.variables
+                ]
+                shown = self.handler.visit(stop, values)
+                self.env.update(zip(stop.variables, shown, strict=True))
 
     def _catch_up(self, i: int) -> None:
         """Evaluate what is pending before equation `i`, and hand over the records."""
@@ -164,10 +197,13 @@ class _Evaluation:
                 var
                 for eqn in self.pending
                 for var in eqn.outvars
-                if self.last_use.get(var, -1) >= i or var in logged
+                if self.last_use.get(var, -1) >= i
+                or var in logged
+                or var in (self.inspected or ())
             ]
             outs = tracing.evaluate(self.program, self.pending, needed, self.env)
             self.env.update(zip(needed, outs, strict=True))
+            self._inspect(self.pending)
         if self.records:
             self._hand_over(self.records)
         # Drop values that nothing reads any more, so that their memory is free.
@@ -205,7 +241,7 @@ class _Evaluation:
                 outs = [self.handler.emit(records, token, params)]
                 collected = Collected(threaded=self.handler.emitted(outs[0]))
             else:
-                rule = rules.get(equations.primitive_name(eqn))
+                rule = rule_of(eqn)
                 if rule is None:
                     raise unsupported(eqn)
                 if self.handler.defers and can_defer(eqn):
@@ -214,6 +250,12 @@ class _Evaluation:
                 outs, collected = rule(inside, eqn, *args)
         self.env.update(zip(eqn.outvars, outs, strict=True))
         self._collect(self.handler.leave(collected))
+        self._inspect([eqn])
+
+    def _inspect(self, eqns: Sequence[JaxprEqn]) -> None:
+        """Show the handler the values of equations that have been evaluated."""
+        if self.inspected is not None:
+            self._collect(self.handler.inspect(self.program, eqns, self._read))
 
     def _collect(self, part: Collected) -> None:
         self.handler = self.handler.after(part.threaded)

@@ -10,8 +10,8 @@ import numpy as np
 
 from lox._core import context as _context
 from lox._core.record import Record, bind, is_array, log_p
-from lox._jax import patches, sharding
-from lox._logdict.logdict import logdict
+from lox._jax import sharding
+from lox._logdict.logdict import logdict, record_of
 from lox._rows.reductions import Reduction, reduction_named
 from lox._rows.side_by_side import RESERVED
 
@@ -79,8 +79,10 @@ def log(
     # Check everything first: a bad call is an error even in silence.
     checked_steps = steps_of(steps)
     reduction_named(reduce)
-    state = _context.state()
-    if values and state != "silent":
+    collector = _context.collector()
+    if collector is not None:
+        collector.take(values, checked_steps, names_in(tags, "tags"))
+    elif values and _context.state() != "silent":
         record = Record(
             values=tuple(_strong(f"The value of {k!r}", v) for k, v in values.items()),
             steps=checked_steps,
@@ -89,7 +91,7 @@ def log(
             reduce=reduce,
         )
         relog(record)
-    return logdict(values, **{name: dict.fromkeys(values, i) for name, i in steps.items()})
+    return record_of(values, steps)
 
 
 def relog(record: Record) -> None:
@@ -99,23 +101,6 @@ def relog(record: Record) -> None:
         bind(log_p, [record])
     elif state == "printed" and not record.passed_on:
         _print(record.with_default_steps(sharding.coordinates()))
-
-
-@patches.implements("branches that return logs")
-def _check_branches(check: Callable, *args: Any) -> None:
-    """Say what to write if branches of a `cond` or `switch` return different records."""
-    try:
-        check(*args)
-    except TypeError as error:
-        # After the names and the functions of two branches: the forms of their outputs.
-        trees = [getattr(form, "tree", form) for form in args[5:7]]
-        if not any((tree.node_data() or [None])[0] is logdict for tree in trees):
-            raise
-        raise TypeError(
-            f"{error}\n\nA branch returns what `lox.log` returns: the record, which has "
-            "other keys or values than that of another branch. To log and return nothing, "
-            "write `lambda: lox.log(...) and None`, or a `def` without `return`."
-        ) from None
 
 
 def print_with(fun: Callable[[Record], None]) -> None:
@@ -139,7 +124,7 @@ def _checked(data: Any, prefix: str) -> dict[str, Any]:
         )
     if not isinstance(prefix, str):
         raise TypeError(f"`prefix` must be a string, not {_kind(prefix)}.")
-    for key, value in data.items():
+    for key in data:
         if not isinstance(key, str):
             raise TypeError(
                 f"The key {key!r} is {_kind(key)}, but keys of `lox.log` are strings."
@@ -149,6 +134,13 @@ def _checked(data: Any, prefix: str) -> dict[str, Any]:
                 f"The key {prefix + key!r} holds a null character, which lox keeps for "
                 "itself. Use another key."
             )
+    check_values(data)
+    return {prefix + key: value for key, value in data.items()}
+
+
+def check_values(data: Mapping[str, Any]) -> None:
+    """Raise if a value cannot be logged."""
+    for key, value in data.items():
         if _is_loggable(value):
             continue
         leaves = jax.tree.leaves(value)
@@ -159,7 +151,6 @@ def _checked(data: Any, prefix: str) -> dict[str, Any]:
                 f"The value of {key!r} {what}, but `lox.log` takes numbers, arrays and "
                 "pytrees of them."
             )
-    return {prefix + key: value for key, value in data.items()}
 
 
 def loggable(logs: Mapping[str, Any], steps: Mapping[str, Any] = {}) -> logdict:

@@ -26,7 +26,7 @@ its effect, as records are. The mask of a vmapped `cond`, which has to find it, 
 `may_hold_records`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -45,6 +45,8 @@ from lox._rows.collected import Collected
 from lox._rows.reductions import Reduction, reduction_named
 
 T = TypeVar("T")
+# Turns a record into another one. It is hashable, as programs are cached by it.
+Describe = Callable[[Record], Record]
 
 
 def log_grad(
@@ -96,7 +98,7 @@ def log_grad(
     )
     if context.state() == "silent":
         return value
-    leaves = _bind(record)
+    leaves = bind_grad(record)
     return jax.tree.unflatten(jax.tree.structure(value), leaves)
 
 
@@ -131,11 +133,18 @@ log_grad_p = Primitive(LOG_GRAD)
 log_grad_p.multiple_results = True
 
 
-def _bind(record: Record, *, tangent: bool = False) -> list:
-    """Return the values of a record; the cotangents of the results will be logged."""
+def bind_grad(
+    record: Record, *, tangent: bool = False, describe: Describe | None = None
+) -> list:
+    """Return the values of a record; the cotangents of the results will be logged.
+
+    If there is a function `describe`, it turns the record of cotangents into the one that
+    is logged.
+    """
     leaves, form = jax.tree.flatten((record,))
     # JAX caches by the parameters, and the hash of `form` does not depend on the keys.
-    return log_grad_p.bind(*leaves, form=form, keys=record.keys, tangent=tangent)
+    params = {"form": form, "keys": record.keys, "tangent": tangent, "describe": describe}
+    return log_grad_p.bind(*leaves, **params)
 
 
 def _parts(args: Sequence[Any], form: Any) -> tuple[list, list]:
@@ -181,7 +190,12 @@ def _jvp(
 
 
 def _transpose(
-    cotangents: Sequence[Any], *args: Any, form: Any, keys: tuple[str, ...], **params: Any
+    cotangents: Sequence[Any],
+    *args: Any,
+    form: Any,
+    keys: tuple[str, ...],
+    describe: Describe | None,
+    **params: Any,
 ) -> list:
     values, others = _parts(args, form)
     if any(map(ad.is_undefined_primal, others)):
@@ -191,7 +205,7 @@ def _transpose(
         )
     logged = [_strong(ad.instantiate_zeros(ct)) for ct in cotangents]
     (record,) = jax.tree.unflatten(form, [*logged, *others])
-    relog(record)
+    relog(record if describe is None else describe(record))
     # A symbolic zero stays symbolic, so that the backward pass can stop here.
     pairs = zip(values, cotangents, strict=True)
     back = [ct if ad.is_undefined_primal(x) else None for x, ct in pairs]
@@ -203,11 +217,17 @@ def _strong(x: Any) -> jax.Array:
 
 
 def _batch(
-    axis: Any, args: Sequence[Any], axes: Sequence[Any], *, form: Any, tangent: bool, keys
+    axis: Any,
+    args: Sequence[Any],
+    axes: Sequence[Any],
+    *,
+    form: Any,
+    keys: tuple[str, ...],
+    **params: Any,
 ) -> tuple[list, list]:
     (record,) = jax.tree.unflatten(form, args)
     batched = with_batch_axis(record, iter(axes), axis)
-    outs = _bind(batched, tangent=tangent)
+    outs = bind_grad(batched, **params)
     return outs, [None if batched is record else 0] * len(outs)
 
 
@@ -220,4 +240,5 @@ batching.fancy_primitive_batchers[log_grad_p] = _batch
 def _rewritten(interpreter: Any, eqn: JaxprEqn, *args: Any) -> tuple[list, Collected]:
     (record,) = jax.tree.unflatten(eqn.params["form"], args)
     rewritten = interpreter.handler.rewrite(record)
-    return _bind(rewritten, tangent=eqn.params["tangent"]), Collected()
+    params = {name: eqn.params[name] for name in ("tangent", "describe")}
+    return bind_grad(rewritten, **params), Collected()

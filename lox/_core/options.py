@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from lox._core.analysis import check, records_in
@@ -61,13 +62,16 @@ def _warn_of_no_match(
             warnings.warn(
                 f"`{what}` {sorted(wanted - there)} of `{transformation}` match nothing "
                 f"that is logged; there are {sorted(there)}.",
-                stacklevel=_frames_of_lox() + 1,
+                stacklevel=frames_of_lox() + 1,
             )
 
 
-def _frames_of_lox() -> int:
-    """Count the frames of lox above the user's line, so that a warning names that line."""
-    folder, frame, number = pathlib.Path(__file__).parents[1], sys._getframe(1), 0
-    while frame is not None and folder in pathlib.Path(frame.f_code.co_filename).parents:
+def frames_of_lox() -> int:
+    """Count the frames of lox and JAX above the user's line, so that a warning names it."""
+    folders = {pathlib.Path(__file__).parents[1], pathlib.Path(jax.__file__).parent}
+    frame, number = sys._getframe(1), 0
+    while frame is not None:
+        if folders.isdisjoint(pathlib.Path(frame.f_code.co_filename).parents):
+            break
         frame, number = frame.f_back, number + 1
     return number

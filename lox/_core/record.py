@@ -35,6 +35,7 @@ from jax.interpreters import ad, batching, mlir
 from lox._jax import sharding, tracing
 from lox._logdict.logdict import logdict
 from lox._rows.rows import Branch, Rows, Where
+from lox._rows.types import Splits
 
 C = TypeVar("C", bound="Carried")
 
@@ -47,20 +48,24 @@ class Carried:
         valid: Which examples of the batch logged it. None: all of them.
         anchors: Operands that tie it to the loops around, see `Anchor`.
         batch: The sizes of the axes that `vmap` has put in front of all arrays.
-        outer: How many of these come from outside of the `shard_map` around.
+        outer: For each of these from outside the `shard_map` around, the mesh axes that
+            its `vmap` splits it over (`spmd_axis_name`).
+        examples: For each batch axis, the numbers of its examples if they are split over
+            devices; None: they start from 0. Empty: none is split.
         path: The branches of vmapped `cond`s around it.
         exact: Whether `valid` only says which examples took `path`.
     """
 
     valid: Any = None
     anchors: tuple[Any, ...] = ()
+    examples: tuple[Any, ...] = ()
     batch: tuple[int, ...] = ()
-    outer: int = 0
+    outer: Splits = ()
     path: tuple[Branch, ...] = ()
     exact: bool = True
 
     # The attributes that hold arrays, and all others.
-    arrays: ClassVar[tuple[str, ...]] = ("valid", "anchors")
+    arrays: ClassVar[tuple[str, ...]] = ("valid", "anchors", "examples")
     static: ClassVar[tuple[str, ...]] = ("batch", "outer", "path", "exact")
 
     def tree_flatten(self) -> tuple[list, tuple]:
@@ -92,6 +97,8 @@ class Record(Carried):
         reduce: The reduction that the call of `log` asks for.
         passed_on: Whether a transformation has passed it on outwards. Then it is no longer
             printed if nothing else collects it.
+        scope: The scope that `watch` found it in, inside of a derivative. None: it was
+            logged, or its keys are complete.
     """
 
     values: tuple[Any, ...]
@@ -100,9 +107,10 @@ class Record(Carried):
     tags: tuple[str, ...] = ()
     reduce: Any = None
     passed_on: bool = False
+    scope: str | None = None
 
     arrays = ("values", "steps", *Carried.arrays)
-    static = ("keys", "tags", *Carried.static, "reduce", "passed_on")
+    static = ("keys", "tags", *Carried.static, "reduce", "passed_on", "scope")
 
     def only(self, keys: tuple[str, ...]) -> "Record":
         """Return the record with only some of its keys."""
@@ -274,8 +282,18 @@ def with_batch_axis(record: C, axes: Iterator[int | None], axis: Any) -> C:
         for x, at in zip(leaves, own, strict=True)
     ]
     batched = jax.tree.unflatten(form, arrays)
-    outer = batched.outer + sharding.is_around_shard_map(axis)
-    return batched.replace(batch=(axis.size, *batched.batch), outer=outer)
+    batch, split = (axis.size, *batched.batch), sharding.split_around_shard_map(axis)
+    outer = batched.outer if split is None else (split, *batched.outer)
+    examples = batched.examples
+    if split:
+        numbers = jax.lax.axis_index(split) * axis.size + jnp.arange(axis.size)
+        # (size,) -> (*batch,)
+        wide = jnp.expand_dims(numbers, range(1, len(batch)))
+        numbers = jnp.broadcast_to(wide, batch)
+        examples = (numbers, *(examples or [None] * len(batched.batch)))
+    elif examples:
+        examples = (None, *examples)
+    return batched.replace(batch=batch, outer=outer, examples=examples)
 
 
 def is_array(x: Any) -> bool:

@@ -1,5 +1,8 @@
 """`stats`: describe an array by a few numbers, computed on the device."""
 
+import functools as ft
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -28,21 +31,56 @@ def stats(x: Any) -> dict[str, jax.Array]:
         >>> print(logs["h"]["mean"], logs["h"]["max"], logs["h"]["zeros"])
         0.0 3.0 0.5
     """
-    values = _real(x)
-    largest = jnp.abs(values).max()
-    # Squares may overflow or underflow where the values do not, so scale the values first.
-    scale = jnp.where(jnp.isfinite(largest) & (largest > 0), largest, 1)
-    scaled = values / scale
-    mean = scaled.mean()
-    return {
-        "mean": mean * scale,
-        "std": jnp.sqrt(jnp.square(scaled - mean).mean()) * scale,
-        "rms": jnp.sqrt(jnp.square(scaled).mean()) * scale,
-        "min": values.min(),
-        "max": values.max(),
-        "zeros": (values == 0).mean(dtype=values.dtype),
-        "nonfinite": (~jnp.isfinite(values)).mean(dtype=values.dtype),
-    }
+    return described(x, ("mean", "std", "rms", "min", "max", "zeros", "nonfinite"))
+
+
+def described(x: Any, names: Iterable[str]) -> dict[str, jax.Array]:
+    """Return some statistics of an array; nothing is computed for the others."""
+    values = _Values(_real(x))
+    return {name: STATISTICS[name](values) for name in names}
+
+
+class _Values:
+    """The values of an array, and what several statistics of them share."""
+
+    def __init__(self, values: jax.Array):
+        self.all = values
+
+    @ft.cached_property
+    def scale(self) -> jax.Array:
+        # Squares may overflow or underflow where the values do not, so scale the values
+        # first.
+        largest = jnp.abs(self.all).max()
+        return jnp.where(jnp.isfinite(largest) & (largest > 0), largest, 1)
+
+    @ft.cached_property
+    def scaled(self) -> jax.Array:
+        return self.all / self.scale
+
+    @ft.cached_property
+    def scaled_mean(self) -> jax.Array:
+        return self.scaled.mean()
+
+    @ft.cached_property
+    def rms(self) -> jax.Array:
+        return jnp.sqrt(jnp.square(self.scaled).mean()) * self.scale
+
+    def share(self, which: jax.Array) -> jax.Array:
+        return which.mean(dtype=self.all.dtype)
+
+
+STATISTICS: dict[str, Callable[[_Values], jax.Array]] = {
+    "mean": lambda x: x.scaled_mean * x.scale,
+    "std": lambda x: jnp.sqrt(jnp.square(x.scaled - x.scaled_mean).mean()) * x.scale,
+    "rms": lambda x: x.rms,
+    "norm": lambda x: x.rms * math.sqrt(x.all.size),
+    "min": lambda x: x.all.min(),
+    "max": lambda x: x.all.max(),
+    "zeros": lambda x: x.share(x.all == 0),
+    "finite": lambda x: x.share(jnp.isfinite(x.all)),
+    "nonfinite": lambda x: x.share(~jnp.isfinite(x.all)),
+}
+"""The statistics that there are. `norm` is the root of the sum of squares."""
 
 
 def _real(x: Any) -> jax.Array:

@@ -8,6 +8,7 @@ The condition becomes part of the mask of a record, as if the call of `log` were
 and reductions leave out masked rows.
 """
 
+import functools as ft
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 
 from lox._core.record import Record, listed
 from lox._logdict.logdict import logdict
+from lox._rows.histogram import Histogram
 from lox._rows.rows import Where
 
 # Takes the record of one example, and returns whether to collect it.
@@ -24,6 +26,8 @@ Condition = Callable[[logdict], Any]
 
 def nonfinite(logs: logdict) -> jax.Array:
     """Return whether any value of a record holds a NaN or an infinity.
+
+    A `lox.Histogram` does if any of the values that it counts was one.
 
     Use it as the option `when` of `lox.tap` and `lox.spool`.
 
@@ -42,12 +46,24 @@ def nonfinite(logs: logdict) -> jax.Array:
         >>> y = lox.tap(f, when=lox.nonfinite)(jnp.arange(3.0))
         {'log': -inf} step=0.0
     """
-    found = [~jnp.isfinite(x).all() for x in jax.tree.leaves(logs.data) if _has_nan(x)]
-    return jnp.stack(found).any() if found else jnp.zeros((), bool)
+    values = jax.tree.leaves(logs.data, is_leaf=_is_histogram)
+    found = [_is_nonfinite(x) for x in values if _may_be_nonfinite(x)]
+    # Not stacked: the compiler computes a chain of scalars in one go.
+    return ft.reduce(jnp.logical_or, found, jnp.zeros((), bool))
 
 
-def _has_nan(x: Any) -> bool:
-    return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
+def _is_histogram(x: Any) -> bool:
+    return isinstance(x, Histogram)
+
+
+def _may_be_nonfinite(x: Any) -> bool:
+    return _is_histogram(x) or jnp.issubdtype(jnp.result_type(x), jnp.inexact)
+
+
+def _is_nonfinite(x: Any) -> jax.Array:
+    if _is_histogram(x):
+        return (x.nonfinite > 0).any()
+    return ~jnp.isfinite(x).all()
 
 
 def check_when(transformation: str, when: Any) -> None:
@@ -60,16 +76,21 @@ def check_when(transformation: str, when: Any) -> None:
 
 def only_when(condition: Condition, record: Record, where: Where) -> Record:
     """Return the record with a mask: it is valid only where the condition holds."""
+    keep = asked_of_record(condition, record, where)
+    valid = keep if record.valid is None else record.valid & keep
+    return record.replace(valid=valid, exact=False)
+
+
+def asked_of_record(condition: Condition, record: Record, where: Where) -> jax.Array:
+    """Return for which examples of a record the condition holds, `*batch`."""
 
     def holds(values: tuple, steps: dict[str, Any]) -> jax.Array:
         return _asked(condition, dict(zip(record.keys, values, strict=True)), steps, where)
 
-    # The condition is written for one example. keep: (*batch,)
+    # The condition is written for one example.
     for _ in record.batch:
         holds = jax.vmap(holds)
-    keep = holds(record.values, record.steps)
-    valid = keep if record.valid is None else record.valid & keep
-    return record.replace(valid=valid, exact=False)
+    return holds(record.values, record.steps)
 
 
 def _asked(

@@ -1,18 +1,21 @@
 """Flush this process's own loggers before a store is read."""
 
 import os
+from collections.abc import Iterable
 
 import jax
 
 from lox._jax import tracing
 from lox._stream.callbacks import callback_thread
 from lox_host.host_logger import flush_writers
+from lox_host.reading import find_stores
+from lox_host.store import Path, absolute
 from lox_host.worker import current_worker
 from lox_host.writer import Writer
-from lox_host.writers.save import SaveWriter
+from lox_host.writers.save import StoreWriter
 
 
-def flush_first(path: str | os.PathLike[str]) -> None:
+def flush_first(paths: Path | Iterable[Path]) -> None:
     """Wait for programs that this thread has started, and for loggers that write here.
 
     Back ends and callbacks run on threads of lox. They do not wait, since the program may
@@ -23,12 +26,20 @@ def flush_first(path: str | os.PathLike[str]) -> None:
     jax.effects_barrier()
     if callback_thread.is_running():
         callback_thread.wait()  # for `lox.save` in a program
-    folder = os.path.abspath(os.path.expanduser(path))
+    places = [absolute(store) for store in find_stores(paths)]
+    written: list[StoreWriter] = []
 
     def writes_here(writer: Writer) -> bool:
-        return isinstance(writer, SaveWriter) and _is_same(writer.path, folder)
+        if not isinstance(writer, StoreWriter):
+            return False
+        if not any(_is_same(writer.path, place) for place in places):
+            return False
+        written.append(writer)
+        return True
 
     flush_writers(writes_here)
+    for writer in written:
+        writer.push()
 
 
 def _is_same(one: str, other: str) -> bool:

@@ -1,7 +1,8 @@
-"""`lox.load`: read logs from a store on disk."""
+"""`lox.load`: read logs from stores on disk."""
 
 import itertools as it
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -12,45 +13,70 @@ from jax.random import wrap_key_data
 from lox._io.flush_first import flush_first
 from lox._io.save import words_of
 from lox._logdict.logdict import logdict
+from lox._rows.histogram import Histogram
 from lox._rows.rows import Rows
-from lox_host.run_key import run_key
+from lox_host.histogram import histograms_in
+from lox_host.reading import (
+    SelectedRun,
+    Where,
+    all_runs,
+    describe_runs,
+    find_stores,
+    load_key_rows,
+    newest,
+    no_runs,
+    older_sessions,
+    padded,
+    pick,
+    run_labels,
+    select_where,
+)
+from lox_host.run_key import Key, run_key
 from lox_host.store import (
     KeyRows,
     Path,
-    Reader,
-    align,
-    open_store,
-    read_key_rows,
+    StoredRun,
     retry_if_stale,
 )
 from lox_host.tree import map_arrays
 
+# What `run` may be in the end: a word, an element of `lox.runs`, or the data of a key.
+_Word = str | StoredRun | Key
+
 
 def load(
-    path: Path,
+    path: Path | Iterable[Path],
     argnames: str | Sequence[str] | None = None,
-    key: Any = None,
     *,
+    run: Any = None,
+    where: Where | None = None,
     session: str | None = None,
+    key: Any = None,
 ) -> logdict:
     """Load the logs of a run, from its newest session or from the one you name.
 
-    Values are NumPy arrays, and typed PRNG keys are typed PRNG keys again. Only the keys
-    that you ask for are read, and no code from the files is run. What this process has
-    logged to the store so far is written first. Other processes may keep writing.
+    Values are NumPy arrays, and a `lox.Histogram` or a typed PRNG key is one again. Only
+    the keys that you ask for are read, and no code from the files is run. What this process
+    has logged to the store so far is written first. Other processes may keep writing.
+
+    Several runs are stacked along a leading axis, in the order in which they were started.
+    If a run has fewer rows than others, or lacks a key, `logs.valid` says which rows exist.
+    The tables of `logs.to_pandas()` and `logs.to_polars()` have the name and the config of
+    the run in each line.
 
     Args:
-        path: The folder of the store.
+        path: A store, which is a folder or an address such as `"s3://bucket/exp1"`; a
+            folder that contains stores; a glob such as `"multirun/*/results"`; or several
+            of these.
         argnames: The key or keys to load. None: all.
-        key: The PRNG key of the run. None: the only run, or all runs in the order in which
-            they were started, with an axis of runs in front; they then need the same number
-            of rows. If each process of `jax.distributed` wrote a run of this key, they
-            count as several.
+        run: The run: anything that `lox ls` shows, which is a name, the beginning of one,
+            an index such as `"#3"`, a session, or a key; or a PRNG key, the number that
+            the run was started with, or an element of `lox.runs(path)`. A number that is
+            no key is an index if all keys are PRNG keys. None: all runs.
+        where: Which runs, as in `lox.runs`: `{"lr": 1e-3}` or `"lr > 1e-3"`.
         session: The name of a session: `run.session` in `lox.runs`. None: the newest
-            session of each run.
-
-    Returns:
-        The logs that were saved, without masked rows.
+            session of each run, with a warning if there are older ones.
+        key: The PRNG key of the run, as in `lox.save`; the same as `run`.
 
     Raises:
         LookupError: If there is no such key, run or session.
@@ -61,80 +87,140 @@ def load(
         {'loss': 0.5}
     """
     wanted = [argnames] if isinstance(argnames, str) else argnames
-    words = None if key is None else run_key(words_of(key).tolist())
-    flush_first(path)
-    logs = _load(path, wanted, words, session)
+    if run is not None and key is not None:
+        raise TypeError("`lox.load` has got both `run` and `key`. Give one of them.")
+    paths = [path] if isinstance(path, str) or not isinstance(path, Iterable) else [*path]
+    word = _word(run) if key is None else run_key(words_of(key).tolist())
+    flush_first(paths)
+    runs, older, logs = _load(paths, wanted, word, where, session)
+    if older:
+        warnings.warn(_newest_of(older, runs), stacklevel=2)
+    labels = run_labels(runs, is_axis=len(runs) > 1)
     if len(logs) == 1:
-        return logdict.of({key: _rows(own) for key, own in logs[0].items()})
-    return logdict.of(_stack_runs(path, logs))
+        rows = {key: _rows(own) for key, own in logs[0].items()}
+        return logdict.of(rows, labels)
+    return logdict.of(_stack_runs(runs, logs), labels)
+
+
+def _word(run: Any) -> _Word | None:
+    """Return what a run was called as a word, or as the data of a key."""
+    if run is None or isinstance(run, str | StoredRun):
+        return run
+    return run_key(words_of(run).tolist())
 
 
 @retry_if_stale
 def _load(
-    path: Path,
+    paths: Sequence[Path],
     wanted: Sequence[str] | None,
-    key: tuple[int, ...] | None,
+    word: _Word | None,
+    where: Where | None,
     session: str | None,
-) -> list[dict[str, KeyRows]]:
-    """Read the logs of the selected runs."""
-    logs = []
-    for reader, pairs in it.groupby(_select(path, key, session), key=lambda pair: pair[0]):
-        ids = [id for _, id in pairs]
-        for id, found in read_key_rows(reader, ids, wanted).items():
-            missing = [key for key in wanted or () if key not in found]
-            if missing:
-                raise LookupError(
-                    f"The run {reader.runs[id].name!r} in {str(path)!r} has no key "
-                    f"{missing[0]!r}. All keys of its session are {reader.keys}."
-                )
-            logs.append(found)
-    return logs
-
-
-# A session, and the id of a run in it.
-_Selected = tuple[Reader, int]
+) -> tuple[list[SelectedRun], list[str], list[dict[str, KeyRows]]]:
+    """Read the logs of the selected runs, and find their older sessions."""
+    runs, older = _select(paths, word, where, session)
+    return runs, older, load_key_rows(runs, wanted)
 
 
 def _select(
-    path: Path, key: tuple[int, ...] | None, session: str | None
-) -> list[_Selected]:
-    """Return the newest session of each selected run, and its id in that session.
+    paths: Sequence[Path], word: _Word | None, where: Where | None, session: str | None
+) -> tuple[list[SelectedRun], list[str]]:
+    """Return the runs that are meant, each in its newest session unless that is said.
 
-    If several processes have written a run together, return those of all processes.
+    The names of their older sessions come with them if nobody said which session to take.
     """
-    newest: dict[tuple[int, ...], dict[int, _Selected]] = {}
-    groups: dict[tuple[int, ...], str] = {}
-    for reader in _sessions(path, session):
-        for run in reader.runs.values():
-            # A run with several sessions is ordered by its newest one.
-            before = newest.pop(run.key, {})
-            together = before if groups.get(run.key) == run.group else {}
-            newest[run.key] = {**together, run.process: (reader, run.id)}
-            groups[run.key] = run.group
-    where = "" if session is None else f" in the session {session!r}"
-    if not newest:
-        raise LookupError(f"The store in {str(path)!r} has no runs yet{where}.")
-    if key is not None and key not in newest:
-        raise LookupError(
-            f"The store in {str(path)!r} has no run with the key {key}{where}. It has runs "
-            f"with the keys {', '.join(map(str, sorted(newest)))}: see `lox.runs(path)`."
-        )
-    runs = newest.values() if key is None else [newest[key]]
-    # The runs of the first process, then those of the next one, and so on.
-    by_process = [pair for run in runs for pair in run.items()]
-    return [selected for _, selected in sorted(by_process, key=lambda pair: pair[0])]
+    runs = all_runs(paths, session)
+    if session is not None:
+        runs = _of_session(paths, runs, session)
+    if not runs:
+        raise no_runs(find_stores(paths))
+    if word is None:
+        selected = newest(runs)
+    elif isinstance(word, str):
+        selected = pick(runs, word)
+    elif isinstance(word, StoredRun):
+        selected = [run for run in runs if _is_same(run, word)]
+        if not selected:
+            raise LookupError(f"The run {word.name!r} is no longer there.")
+    else:
+        selected = _with_key(runs, word, session)
+    if where is not None:
+        selected = _where(paths, selected, where)
+    is_open = session is None and _means_the_newest(word)
+    return selected, older_sessions(runs, selected) if is_open else []
 
 
-def _sessions(path: Path, name: str | None) -> list[Reader]:
-    """Open all sessions, or the one with this name."""
-    readers = open_store(path)
-    names = [reader.folder.name for reader in readers]
-    if name is not None and name not in names:
+def _means_the_newest(word: _Word | None) -> bool:
+    """Return whether a word leaves open which session is meant."""
+    if isinstance(word, str):
+        return not (word.startswith("#") or "@" in word)
+    return not isinstance(word, StoredRun)
+
+
+def _newest_of(older: Sequence[str], runs: Sequence[SelectedRun]) -> str:
+    """Say that there are older sessions than those that are loaded."""
+    stores = ", ".join(repr(store) for store in dict.fromkeys(run.store for run in runs))
+    others = "is an older one" if len(older) == 1 else f"are {len(older)} older ones"
+    return (
+        f"What you load from {stores} is the newest session. There {others}: "
+        f"`lox.runs(path)` lists them, and `lox.load(path, session={older[-1]!r})` loads "
+        "the last. To continue a run instead of starting it anew, use `resume=True`."
+    )
+
+
+def _where(
+    paths: Sequence[Path], selected: Sequence[SelectedRun], where: Where
+) -> list[SelectedRun]:
+    """Return those of the runs that meet a condition."""
+    meant = {run.index for run in select_where(describe_runs(selected), where)}
+    if not meant:
+        stores = ", ".join(map(repr, find_stores(paths)))
         raise LookupError(
-            f"The store in {str(path)!r} has no session {name!r}. It has "
-            f"{', '.join(names) or 'none'}: see `run.session` of `lox.runs(path)`."
+            f"None of {len(selected)} runs in {stores} is one where {where}: see "
+            "`lox.runs(path)`."
         )
-    return [reader for reader in readers if name in (None, reader.folder.name)]
+    return [run for run in selected if run.index in meant]
+
+
+def _is_same(run: SelectedRun, stored: StoredRun) -> bool:
+    is_same_session = run.reader.folder.name == stored.session
+    same = run.run.name, run.run.key, run.run.process
+    return is_same_session and same == (stored.name, stored.key, stored.process)
+
+
+def _with_key(
+    runs: Sequence[SelectedRun], key: Key, session: str | None
+) -> list[SelectedRun]:
+    """Return the runs that were started with a key: several if their configs differ."""
+    found = [run for run in runs if run.run.key == key]
+    keys = {run.run.key for run in runs}
+    is_number = len(key) == 1 and all(len(own) == 2 or len(own) == 4 for own in keys)
+    if not found and is_number and key[0] < len(runs):
+        return [runs[key[0]]]
+    if not found:
+        where = "" if session is None else f" in the session {session!r}"
+        stores = dict.fromkeys(run.store for run in runs)
+        raise LookupError(
+            f"The store in {', '.join(map(repr, stores))} has no run with the key {key}"
+            f"{where}. It has runs with the keys {', '.join(map(str, sorted(keys)))}: see "
+            "`lox.runs(path)`."
+        )
+    return newest(found)
+
+
+def _of_session(
+    paths: Sequence[Path], runs: Sequence[SelectedRun], session: str
+) -> list[SelectedRun]:
+    """Return the runs of the session with this name."""
+    found = [run for run in runs if run.reader.folder.name == session]
+    if found:
+        return found
+    names = dict.fromkeys(run.reader.folder.name for run in runs)
+    raise LookupError(
+        f"The store in {', '.join(map(repr, find_stores(paths)))} has no session "
+        f"{session!r}. It has {', '.join(names) or 'none'}: see `run.session` of "
+        "`lox.runs(path)`."
+    )
 
 
 def _rows(key_rows: KeyRows) -> Rows:
@@ -152,7 +238,7 @@ def _rows(key_rows: KeyRows) -> Rows:
         data, impl = place(x), impls.get(next(number))
         return data if impl is None else wrap_key_data(jnp.asarray(data), impl=impl)
 
-    value = map_arrays(restore, key_rows.value)
+    value = histograms_in(map_arrays(restore, key_rows.value), Histogram)
     return Rows(
         value=value,
         steps=map_arrays(place, key_rows.steps),
@@ -165,22 +251,14 @@ def _rows(key_rows: KeyRows) -> Rows:
     )
 
 
-def _stack_runs(path: Path, logs: Sequence[dict[str, KeyRows]]) -> dict[str, Rows]:
+def _stack_runs(
+    runs: Sequence[SelectedRun], logs: Sequence[dict[str, KeyRows]]
+) -> dict[str, Rows]:
     """Return the logs of several runs with an axis of runs in front."""
-    keys = dict.fromkeys(it.chain(*logs))
-    try:
-        aligned = {key: align([own[key] for own in logs]) for key in keys}
-        return {k: jax.tree.map(_stack, *map(_rows, own)) for k, own in aligned.items()}
-    except (KeyError, TypeError, ValueError) as error:
-        lengths = [{key: len(rows) for key, rows in own.items()} for own in logs]
-        other = next((own for own in lengths if own != lengths[0]), lengths[0])
-        raise ValueError(
-            f"The {len(logs)} runs in {str(path)!r} cannot be loaded as one: they differ "
-            "in their keys, shapes, dtypes or numbers of rows, such as "
-            f"{lengths[0]} and {other}. Load each alone, "
-            "`lox.load(path, key=run.key, session=run.session)` for a run of "
-            "`lox.runs(path)`."
-        ) from error
+    return {
+        key: jax.tree.map(_stack, *map(_rows, padded(runs, logs, key)))
+        for key in dict.fromkeys(it.chain(*logs))
+    }
 
 
 def _stack(*xs: np.ndarray | jax.Array) -> np.ndarray | jax.Array:

@@ -28,8 +28,9 @@ from lox._stream.callbacks import awaited, call_soon, start_callbacks
 from lox._stream.emit import emit
 from lox._stream.packet import Packet
 from lox._stream.token import last_token
-from lox_host.run_key import run_key, run_name
-from lox_host.store import check_mode, save_runs
+from lox_host.run_key import run_key
+from lox_host.run_names import default_name
+from lox_host.store import absolute, check_mode, save_runs
 from lox_host.writer import Run
 
 
@@ -64,9 +65,8 @@ def save(
     plain = {name: without_keys(key_rows) for name, key_rows in rows.items()}
     impls = tuple((name, impls_of(key_rows.value)) for name, key_rows in rows.items())
     check_mode(mode)
-    folder = os.path.abspath(os.path.expanduser(path))
     # A host call has plain arrays only, so typed PRNG keys travel as data with `impls`.
-    to_store = SaveOnHost(folder, mode, tuple(rows), impls)
+    to_store = SaveOnHost(absolute(path), mode, tuple(rows), impls)
     delivery = Delivery(logs=logdict.of(plain), run=words_of(key))
     # Outside of programs there is nothing to wait for: save at once.
     if all(map(_is_known, jax.tree.leaves(delivery))):
@@ -112,17 +112,25 @@ class SaveOnHost:
         batch, valid, process = delivery.batch, delivery.valid, jax.process_index()
         # Without a PRNG key, the index of an example is its key.
         index = np.moveaxis(np.indices(batch, np.int64), 0, -1)
-        words = delivery.run if delivery.run.shape[-1] else index
+        has_keys = bool(delivery.run.shape[-1])
+        words = delivery.run if has_keys else index
         keys = flatten_examples({"key": words}, len(batch), valid)["key"]
         rows = flatten_logs(delivery.logs, len(batch), valid)
         job = sharding.agree_on("lox/job", secrets.token_hex(4))
-        runs = []
+        runs, now = [], time.time()
         for i, data in enumerate(keys):
             key = run_key(data.tolist())
-            name = run_name(key) or "saved"
-            runs.append(Run(i, name, key, {}, time.time(), job, process, job))
-        blocks = to_blocks(rows, np.arange(len(keys)), dict(self.impls))
+            index = i if batch else None
+            name = default_name(key, index) if has_keys else _name_of_index(data)
+            runs.append(Run(i, name, key, {}, now, job, process, job, index=i))
+        times = np.full(len(keys), now)
+        blocks = to_blocks(rows, np.arange(len(keys)), dict(self.impls), time=times)
         save_runs(self.path, self.mode, runs, self.keys, blocks)
+
+
+def _name_of_index(index: np.ndarray) -> str:
+    """Return the name of a run without a key: its index in a batch."""
+    return f"run{'-'.join(map(str, index.tolist()))}" if len(index) else "saved"
 
 
 def words_of(key: Any) -> np.ndarray | jax.Array:

@@ -5,12 +5,14 @@ Parameters are where versions of JAX differ most. What a rule needs of them is a
 
 import contextlib
 import contextvars
+import functools as ft
 import itertools as it
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax._src.interpreters.partial_eval import convert_constvars_jaxpr
+from jax._src.interpreters.partial_eval import EffectHandle, convert_constvars_jaxpr
 from jax.experimental.layout import Format
 from jax.extend import linear_util
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
@@ -94,9 +96,56 @@ def jit_options(fun: Any) -> Params:
     }
 
 
+def keep_recipe(trace: Any, inputs: Sequence[Any], recipe: Any) -> None:
+    """Let a trace that builds a program from its outputs keep one for its effects."""
+    trace.effect_handles.append(EffectHandle(list(inputs), recipe))
+
+
 def used_inputs(jaxpr: ClosedJaxpr) -> list[bool]:
     """Tell for each input of a program whether an output depends on it."""
     return dce_jaxpr(jaxpr.jaxpr, [True] * len(jaxpr.out_avals))[1]
+
+
+def without_dead_code(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a program without equations that neither its outputs nor effects need."""
+    outs = [True] * len(jaxpr.out_avals)
+    return jaxpr.replace(jaxpr=dce_jaxpr(jaxpr.jaxpr, outs, instantiate=True)[0])
+
+
+def is_same_call(one: ClosedJaxpr, other: ClosedJaxpr) -> bool:
+    """Return whether two programs only call the same jitted function with their inputs."""
+    return one is other or (_only_call(one) or one) is _only_call(other)
+
+
+def _only_call(jaxpr: ClosedJaxpr) -> Any:
+    """Return the jitted program that a program calls. None: it does something else."""
+    if len(jaxpr.eqns) != 1 or jaxpr.consts:
+        return None
+    (eqn,), program = jaxpr.eqns, jaxpr.jaxpr
+    ins, outs = list(eqn.invars) == program.invars, list(eqn.outvars) == program.outvars
+    is_call = primitive_name(eqn) in ("jit", "pjit") and ins and outs
+    return eqn.params["jaxpr"] if is_call else None
+
+
+def is_of_jax(jaxpr: Jaxpr) -> bool:
+    """Return whether a program comes from one of JAX's own functions."""
+    file = jaxpr.debug_info.func_filename
+    return file is not None and file.startswith(_FOLDER_OF_JAX)
+
+
+_FOLDER_OF_JAX = os.path.dirname(jax.__file__) + os.sep
+
+
+def named_axes(eqn: JaxprEqn) -> list[str]:
+    """Return the names of the axes along which an equation exchanges values."""
+    given = [eqn.params.get(name, ()) for name in ("axes", "axis_name")]
+    every = [x for each in given for x in (each if isinstance(each, tuple) else (each,))]
+    return [x for x in every if isinstance(x, str)]
+
+
+def is_dropped(atom: Any) -> bool:
+    """Return whether an output of an equation has no name, as nothing reads it."""
+    return type(atom).__name__ == "DropVar"
 
 
 def key_name(dtype: Any) -> str:
@@ -207,3 +256,14 @@ def with_rules_in(
     if "subfuns" in params:
         return tuple(operands), {**params, "subfuns": functions}
     return (*functions, *operands), params
+
+
+def around_function(
+    fun: Callable | WrappedFun, transform: Callable[..., Any]
+) -> Callable | WrappedFun:
+    """Return `transform(fun, *args)` as a function in the form that `fun` has in JAX."""
+    if not isinstance(fun, WrappedFun):
+        return ft.wraps(fun)(ft.partial(transform, fun))
+    # Before JAX 0.10.
+    called = ft.partial(transform, fun.call_wrapped)
+    return linear_util.wrap_init(called, debug_info=fun.debug_info)

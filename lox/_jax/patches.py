@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax._src.api
 from jax.extend import source_info_util
 
 Version = tuple[int, int, int]
@@ -39,6 +40,7 @@ class Patch:
         key: In a registry, where the key of the function is; usually a primitive.
         without: What happens to a program that logs, without the patch.
         change: What lox does about it.
+        since: The first version of JAX that has what is wrapped, if it is new.
         until: The first version of JAX that does not need the patch, if there is one.
         issue: The number of an issue of JAX about it, where there is one.
     """
@@ -48,13 +50,15 @@ class Patch:
     without: str
     change: str
     key: str | None = None
+    since: Version = (0, 0, 0)
     until: Version | None = None
     issue: int | None = None
 
     @property
     def is_needed(self) -> bool:
         """Whether this version of JAX needs the patch."""
-        return self.until is None or jax.__version_info__[:3] < self.until
+        version = jax.__version_info__[:3]
+        return self.since <= version and (self.until is None or version < self.until)
 
     @property
     def place(self) -> str:
@@ -87,7 +91,29 @@ def _wrapped(original: Callable | None, wrapper: Callable) -> Callable:
     return wrapped if original is None else ft.wraps(original)(wrapped)
 
 
+# Where `grad`, `vjp` and `linearize` begin: before JAX 0.10, a function below `grad` and
+# `vjp`.
+_REVERSE_MODE = (
+    "jax._src.api:_vjp"
+    if hasattr(jax._src.api, "_vjp")
+    else "jax._src.interpreters.ad:linearize"
+)
+
 PATCHES = (
+    Patch(
+        name="reverse mode in watch",
+        target=_REVERSE_MODE,
+        without="From outside of `jax.grad`, `lox.watch` sees one program with both "
+        "passes, in which activations, cotangents and what is kept for later look alike.",
+        change="While `lox.watch` traces a function, watches what is differentiated in "
+        "there before it is differentiated.",
+    ),
+    Patch(
+        name="forward mode in watch",
+        target="jax._src.api:_jvp",
+        without="The same for `jax.jvp`: activations and tangents look alike.",
+        change="The same for `jax.jvp`.",
+    ),
     Patch(
         name="cond under vmap",
         target="jax.interpreters.batching:fancy_primitive_batchers",
@@ -115,6 +141,19 @@ PATCHES = (
         change="Adds what to write instead to the error.",
     ),
     Patch(
+        name="cond",
+        target="jax.lax:cond",
+        without="`lambda: lox.log(...)` cannot be a branch if another one does not return "
+        "the same record.",
+        change="Lets JAX trace such branches again, and returns None.",
+    ),
+    Patch(
+        name="switch",
+        target="jax.lax:switch",
+        without="The same.",
+        change="The same.",
+    ),
+    Patch(
         name="order of prints",
         target="jax._src.interpreters.pxla:lower_sharding_computation",
         without="Records that nothing collects are printed in any order around branches, "
@@ -129,6 +168,20 @@ PATCHES = (
         "it look the same, so rows come out in the wrong order.",
         change="Remembers which `vmap`s are around the `shard_map` while its body is "
         "traced.",
+    ),
+    Patch(
+        name="examples of a vmap",
+        target="jax._src.interpreters.batching:BatchTrace.process_primitive",
+        without="A batched program does not say which axis holds the examples, so "
+        "`lox.find_nan` could not name the example that has a NaN.",
+        change="Marks this axis, but only in programs that `lox.find_nan` traces.",
+    ),
+    Patch(
+        name="pvary under vmap",
+        target="jax._src.core:pvary_p.bind",
+        without="If a `vmap` with `spmd_axis_name` is around a `shard_map`, JAX makes "
+        "values vary along axes that they vary along already, and fails.",
+        change="In such a `vmap`, leaves these axes out.",
     ),
     Patch(
         name="scan under grad",
@@ -161,6 +214,21 @@ PATCHES = (
         change="Removes the logs from the second run.",
     ),
     Patch(
+        name="unused results under grad",
+        target="jax._src.interpreters.partial_eval:new_eqn_recipe",
+        without="JAX drops a `cond` or a `custom_vjp` function in a loop if nothing uses "
+        "its results, even if it logs.",
+        change="Keeps it.",
+    ),
+    Patch(
+        name="leaks under grad",
+        target="jax._src.interpreters.partial_eval:JaxprTrace.invalidate",
+        without="With `jax_check_tracer_leaks`, JAX takes logs in a `scan` under `grad` "
+        "for leaks, as it does `jax.debug.print`: a trace that has ended keeps its "
+        "effects.",
+        change="Lets go of them when the trace ends.",
+    ),
+    Patch(
         name="transposed operators",
         target="jax._src.lax.control_flow.solves:_transpose_one_output",
         without="JAX transposes the operator of a `custom_linear_solve` (of `gmres` and "
@@ -180,6 +248,16 @@ PATCHES = (
         without="JAX traces the rules of a `custom_jvp` or `custom_vjp` in a jitted "
         "function once. Rules that were first traced in silence never log again.",
         change="Remembers them once for each of captured, printed and silent.",
+    ),
+    Patch(
+        name="hijax",
+        target="jax._src.hijax:call_hi_primitive_p.bind",
+        without="With JAX's upgrade flags, a `jax.checkpoint` that is differentiated logs "
+        "twice, and rules of functions called in silence log. JAX does not know that a "
+        "`HiPrim` whose `expand` logs has an effect.",
+        change="Binds a `jax.checkpoint` that logs as without the flag `jax_remat3`, keeps "
+        "rules of a call in silence silent, and says that a `HiPrim` logs.",
+        since=(0, 12, 0),
     ),
     Patch(
         name="nn.scan of flax",
@@ -256,8 +334,9 @@ ADDITIONS = (
         registries=("jax._src.dispatch:prim_requires_devices_during_lowering",),
     ),
     Addition(
-        what="A user context (`jax.make_user_context`)",
-        why="JAX caches a function that was traced in silence apart from one that logs.",
+        what="Two user contexts (`jax.make_user_context`)",
+        why="JAX caches a function that was traced in silence apart from one that logs, "
+        "and from one that is watched.",
         registries=("jax._src.config:register_trace_context_callback",),
     ),
     Addition(
@@ -309,3 +388,9 @@ def _custom_vmap_effects(original: Callable, *avals: Any, call: Any, **params: A
 @implements("sums of literals")
 def _add_literals(original: None, x: Any, y: Any) -> jax.Array:
     return jax.lax.add(x, y)
+
+
+@implements("leaks under grad")
+def _forget_effects(original: Callable, trace: Any) -> None:
+    original(trace)
+    trace.effect_handles.clear()

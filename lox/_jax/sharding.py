@@ -16,6 +16,7 @@ sharded, and arrays that meet in an operation have to agree on that (`shard_like
 
 import contextlib
 import contextvars
+import dataclasses
 import functools as ft
 import math
 from collections.abc import Callable, Hashable, Sequence
@@ -29,6 +30,7 @@ from jax._src import (
     dispatch as _dispatch,
     distributed as _distributed,
 )
+from jax._src.core import get_axis_env, pvary_p
 from jax.core import AbstractValue, ShapedArray
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
@@ -210,17 +212,75 @@ def once_per_device(fun: Callable) -> Callable:
 
 
 def mapped_axes(eqn: JaxprEqn) -> dict[str, int]:
-    """Return the axes that a `shard_map` is over and their sizes, in the mesh's order."""
-    name = "manual_axes" if "manual_axes" in eqn.params else "newly_manual_axes"
-    sizes, mapped = eqn.params["mesh"].shape, eqn.params[name]
+    """Return the axes that a `shard_map` is over and their sizes, in the mesh's order.
+
+    Without those that a `vmap` around, which is still to come, splits its examples over.
+    """
+    sizes, mapped = eqn.params["mesh"].shape, _mapped_names(eqn)
+    mapped = mapped - get_axis_env().spmd_axis_names
     return {axis: size for axis, size in sizes.items() if axis in mapped}
 
 
-def device_counts(eqn: JaxprEqn) -> tuple[int, ...]:
-    """Return the number of devices of a `shard_map`; nothing for other equations."""
+def _mapped_names(eqn: JaxprEqn) -> frozenset[str]:
+    name = "manual_axes" if "manual_axes" in eqn.params else "newly_manual_axes"
+    return frozenset(eqn.params[name])
+
+
+@dataclasses.dataclass(frozen=True)
+class Division:
+    """How an array outside a `shard_map` is divided among its devices.
+
+        ([time,] *outer, devices, *inner, ...)
+
+    Each device has a row along the axis of devices. A `vmap` around with `spmd_axis_name`
+    splits its examples over some axes of the mesh. The other ones make the axis of devices.
+
+    Attributes:
+        outer: For each axis of a `vmap` around, the mesh axes that it is split over.
+        first: The position of the first of them.
+        spread: Whether the array has an axis of devices.
+    """
+
+    outer: tuple[tuple[str, ...], ...] = ()
+    first: int = 0
+    spread: bool = False
+
+    @property
+    def at(self) -> int:
+        """The position of the axis of devices. -1: there is none."""
+        return self.first + len(self.outer) if self.spread else -1
+
+    def spec(self, axes: dict[str, int]) -> P:
+        """Return the spec of the array in a `shard_map` over these axes."""
+        split = [names or None for names in self.outer]
+        devices = [tuple(self.unsplit(axes))] if self.spread else []
+        return P(*[None] * self.first, *split, *devices)
+
+    def unsplit(self, axes: dict[str, int]) -> dict[str, int]:
+        """Return the axes that no examples are split over."""
+        return {
+            name: n for name, n in axes.items() if not any(name in s for s in self.outer)
+        }
+
+    def batch(self, inside: tuple[int, ...], axes: dict[str, int]) -> tuple[int, ...]:
+        """Return the sizes of the batch axes outside, given those on one device."""
+        n = len(self.outer)
+        counts = [math.prod(axes[name] for name in names) for names in self.outer]
+        outer = [size * k for size, k in zip(inside[:n], counts, strict=True)]
+        devices = [math.prod(self.unsplit(axes).values())] if self.spread else []
+        return *outer, *devices, *inside[n:]
+
+
+def batch_outside(
+    eqn: JaxprEqn, batch: tuple[int, ...], outer: tuple[tuple[str, ...], ...]
+) -> tuple[int, ...]:
+    """Return the batch axes that rows have outside an equation, given those inside.
+
+    Only a `shard_map` changes them, where the rows of all devices are side by side.
+    """
     if eqn.primitive.name != "shard_map":
-        return ()
-    return (math.prod(mapped_axes(eqn).values()),)
+        return batch
+    return Division(outer, spread=True).batch(batch, mapped_axes(eqn))
 
 
 def shard_map(fun: Callable, eqn: JaxprEqn, in_specs: Specs, out_specs: Specs) -> Callable:
@@ -230,16 +290,25 @@ def shard_map(fun: Callable, eqn: JaxprEqn, in_specs: Specs, out_specs: Specs) -
         mesh=eqn.params["mesh"],
         in_specs=in_specs,
         out_specs=out_specs,
-        axis_names=set(mapped_axes(eqn)),
+        axis_names=set(_mapped_names(eqn)),
         check_vma=eqn.params["check_vma"],
     )
     # Outside of `jit`, JAX would compile each operation by itself.
     return jax.jit(mapped) if staged_program() is None else mapped
 
 
-def is_around_shard_map(axis: object) -> bool:
-    """Tell whether the `vmap` over this axis is around the innermost `shard_map`."""
-    return any(axis is other for other in _vmaps_around.get())
+def split_around_shard_map(axis: Any) -> tuple[str, ...] | None:
+    """Return the mesh axes that a `vmap` around the innermost `shard_map` is split over.
+
+    None: it is not around a `shard_map`. JAX makes another axis of the one that is split,
+    which stands for the examples of one device.
+    """
+    for other in _vmaps_around.get():
+        if axis is other and not axis.spmd_name:
+            return ()
+        if axis.spmd_name and axis.spmd_name == other.spmd_name:
+            return tuple(axis.spmd_name)
+    return None
 
 
 _vmaps_around = contextvars.ContextVar[tuple]("vmaps_around", default=())
@@ -247,8 +316,39 @@ _vmaps_around = contextvars.ContextVar[tuple]("vmaps_around", default=())
 
 @patches.implements("shard_map under vmap")
 def _batch_shard_map(original: Callable, trace: Any, *args: Any, **params: Any) -> Any:
-    with setting(_vmaps_around, (*_vmaps_around.get(), trace.axis_data)):
+    is_split = bool(trace.axis_data.spmd_name)
+    with (
+        setting(_vmaps_around, (*_vmaps_around.get(), trace.axis_data)),
+        splitting_examples() if is_split else contextlib.nullcontext(),
+    ):
         return original(trace, *args, **params)
+
+
+def splitting_examples() -> contextlib.AbstractContextManager:
+    """Let values vary in here along axes that they may vary along already.
+
+    Where a `vmap` with `spmd_axis_name` is around a `shard_map`, the types in the programs
+    that JAX has batched lack the axes that the examples are split over (in JAX 0.12, too).
+    So JAX adds equations that let values vary along them, and these fail if the program is
+    batched or traced once more, now with the right types.
+    """
+    return setting(_may_vary_already, True)
+
+
+_may_vary_already = contextvars.ContextVar("may_vary_already", default=False)
+
+
+@patches.implements("pvary under vmap")
+def _vary(bind: Callable, *args: Any, axes: Sequence[str], **params: Any) -> Any:
+    if not _may_vary_already.get():
+        return bind(*args, axes=axes, **params)
+    outs = []
+    for x in args:
+        missing = tuple(axis for axis in axes if axis not in varying_axes(x))
+        outs.append(bind(x, axes=missing, **params) if missing else x)
+    if not pvary_p.multiple_results:
+        return outs[0]
+    return [out[0] if isinstance(out, list) else out for out in outs]  # JAX 0.7
 
 
 def manual_axes() -> list[str]:
@@ -260,7 +360,13 @@ def manual_axes() -> list[str]:
 
 def coordinates() -> dict[str, jax.Array]:
     """Return the position in the mesh of the device that runs this `shard_map`."""
-    return {_axis_name(axis): jax.lax.axis_index(axis) for axis in manual_axes()}
+    found = {axis: jax.lax.axis_index(axis) for axis in manual_axes()}
+    # Nothing varies along `spmd_axis_names` yet, so JAX must not hear of it from here.
+    split = get_axis_env().spmd_axis_names
+    return {
+        _axis_name(axis): make_unvarying(index) if axis in split else index
+        for axis, index in found.items()
+    }
 
 
 def _axis_name(axis: Hashable) -> str:
@@ -291,11 +397,28 @@ def varying_axes(x: ArrayLike | AbstractValue) -> frozenset[str]:
     return kind.varying if kind is not None else getattr(aval, "vma", frozenset())
 
 
+def vary_like(aval: Any, x: ArrayLike) -> Any:
+    """Return a type that varies along the axes that `x` varies along, too.
+
+    The types in a loop that JAX has batched may lack some, see `splitting_examples`.
+    """
+    axes = varying_axes(aval) | varying_axes(x)
+    if axes == varying_axes(aval):
+        return aval
+    if hasattr(aval, "mat"):  # JAX >= 0.9
+        return aval.update(manual_axis_type=type(aval.mat)(varying=axes))
+    return aval.update(vma=axes)
+
+
 def make_varying(x: ArrayLike, axes: frozenset[str] | None = None) -> ArrayLike:
     """Return the array with a type that varies along these axes, or all manual ones."""
     if not _config._check_vma.value:
         return x
-    wanted = frozenset(manual_axes()) if axes is None else axes
+    if axes is None:
+        # A `vmap` around that is still to come makes it vary along `spmd_axis_names`.
+        wanted = frozenset(manual_axes()) - get_axis_env().spmd_axis_names
+    else:
+        wanted = axes
     missing = tuple(wanted - varying_axes(x))
     if not missing:
         return x

@@ -20,13 +20,17 @@ and a `DynamicJaxprTrace` is a program that is being built.
 import contextlib
 import contextvars
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.experimental
 import jax.numpy as jnp
 import numpy as np
-from jax._src import core as _core, literals as _literals
+from jax._src import (
+    core as _core,
+    literals as _literals,
+    source_info_util as _source_info_util,
+)
 from jax._src.debugging import DebugEffect as _DebugEffect
 from jax._src.interpreters.partial_eval import DynamicJaxprTrace
 from jax.core import AbstractValue, Trace, Tracer, eval_jaxpr
@@ -167,6 +171,20 @@ def context_of(eqn: JaxprEqn) -> Iterator[None]:
 def source_line(eqn: JaxprEqn) -> str:
     """Return the user's line that made `eqn`."""
     return source_info_util.summarize(eqn.source_info) or "a line that is not known"
+
+
+class Frame(NamedTuple):
+    """A line of the user's code that JAX remembers for an equation."""
+
+    file: str
+    line: int
+    function: str
+
+
+def user_frames(eqn: JaxprEqn) -> list[Frame]:
+    """Return the user's lines that made `eqn`, the innermost first."""
+    frames = _source_info_util.user_frames(eqn.source_info.traceback)
+    return [Frame(f.file_name, f.start_line, f.function_name) for f in frames]
 
 
 def place() -> Any:

@@ -23,6 +23,7 @@ import jax
 import numpy as np
 from jax import export
 
+from lox._logdict.html import repr_html
 from lox._logdict.numpy import to_numpy
 from lox._logdict.plot import plot
 from lox._logdict.serialize import deserialize, serialize
@@ -35,6 +36,7 @@ from lox._rows.reductions import Reduction
 from lox._rows.rows import Rows
 from lox._rows.types import AnyArray, PyTree
 from lox_host.display.values import short
+from lox_host.table import RunLabels
 
 
 class Steps(dict[str, AnyArray]):
@@ -73,6 +75,9 @@ class logdict(dict[str, PyTree]):
     _made_rows: dict[str, Rows] | None = None
     _make_rows: Callable[[], dict[str, Rows]]
     _parts: tuple[tuple, tuple] | None = None
+    # Which runs they are of, for tables. Only logs that were loaded know it.
+    _runs: RunLabels | None = None
+    _is_record = False
 
     def __init__(self, data: Any = None, /, **steps: Any):
         super().__init__()
@@ -85,9 +90,10 @@ class logdict(dict[str, PyTree]):
             super().__setitem__(key, value)
 
     @classmethod
-    def of(cls, rows: Mapping[str, Rows]) -> "logdict":
-        """Return the logs that hold `rows`."""
+    def of(cls, rows: Mapping[str, Rows], runs: RunLabels | None = None) -> "logdict":
+        """Return the logs that hold `rows`, and which are of these runs."""
         logs = cls()
+        logs._runs = runs
         logs._rows.update(rows)
         for key, key_rows in rows.items():
             dict.__setitem__(logs, key, key_rows.value)
@@ -146,7 +152,7 @@ class logdict(dict[str, PyTree]):
             >>> logs.slice[:1]
             {'x': [1.0]}
         """
-        return Slice(self.rows(), logdict.of)
+        return Slice(self.rows(), self._like)
 
     def filter(self, keep: Callable[[str, PyTree], Any]) -> "logdict":
         """Keep the keys for which `keep(key, value)` is true.
@@ -157,7 +163,7 @@ class logdict(dict[str, PyTree]):
             {'test/loss': 2.0}
         """
         rows = self.rows().items()
-        return logdict.of(
+        return self._like(
             {key: key_rows for key, key_rows in rows if keep(key, key_rows.value)}
         )
 
@@ -168,7 +174,7 @@ class logdict(dict[str, PyTree]):
             >>> lox.logdict({"loss": 1.0}).prefix("train/")
             {'train/loss': 1.0}
         """
-        return logdict.of({prefix + key: rows for key, rows in self.rows().items()})
+        return self._like({prefix + key: rows for key, rows in self.rows().items()})
 
     def compact(self) -> "logdict":
         """Drop the rows that were not really logged. Not under `jit`.
@@ -184,7 +190,7 @@ class logdict(dict[str, PyTree]):
             {}
         """
         compacted = {key: compact(key, rows) for key, rows in self.rows().items()}
-        return logdict.of({k: rows for k, rows in compacted.items() if rows is not None})
+        return self._like({k: rows for k, rows in compacted.items() if rows is not None})
 
     def reduce(self, reduce: str | Reduction | Mapping[str, str | Reduction]) -> "logdict":
         """Combine the rows of each key into one value, as `lox.spool(reduce=...)` does.
@@ -205,7 +211,7 @@ class logdict(dict[str, PyTree]):
             >>> mean, mean.step["x"].item()
             ({'x': 1.5}, 1)
         """
-        return logdict.of(reduce_rows(self.rows(), reduce))
+        return self._like(reduce_rows(self.rows(), reduce))
 
     def to_numpy(self) -> "logdict":
         """Return the same logs with NumPy arrays, typed PRNG keys as their data.
@@ -215,17 +221,26 @@ class logdict(dict[str, PyTree]):
             >>> type(logs["x"])
             <class 'numpy.ndarray'>
         """
-        return logdict.of(to_numpy(self.rows()))
+        return self._like(to_numpy(self.rows()))
 
     # Each of these has a file of its own.
     to_pandas = to_pandas
     to_polars = to_polars
     to_xarray = to_xarray
     plot = plot
+    _repr_html_ = repr_html
 
     def copy(self) -> "logdict":
         """Return a shallow copy."""
-        return logdict.of(self.rows())
+        return self._like(self.rows())
+
+    def _run_labels(self) -> RunLabels | None:
+        """Return which runs the logs are of, if they were loaded from a store."""
+        return self._runs
+
+    def _like(self, rows: Mapping[str, Rows]) -> "logdict":
+        """Return other rows of the same runs."""
+        return logdict.of(rows, self._runs)
 
     def __add__(self, other: "logdict") -> "logdict":
         """Return the logs of two functions that run one after the other."""
@@ -376,3 +391,16 @@ def _single(value: PyTree, steps: dict[str, AnyArray]) -> Rows:
 
 def _ndims(value: PyTree) -> list[int]:
     return [np.ndim(leaf) for leaf in jax.tree.leaves(value)]
+
+
+def record_of(values: Mapping[str, PyTree], steps: dict[str, Any]) -> logdict:
+    """Return what a call of `log` returns: its values, with the same steps for all keys."""
+    each = {name: dict.fromkeys(values, step) for name, step in steps.items()}
+    record = logdict(values, **each)
+    record._is_record = True
+    return record
+
+
+def is_record(x: object) -> bool:
+    """Return whether `x` is what a call of `log` returned."""
+    return isinstance(x, logdict) and x._is_record

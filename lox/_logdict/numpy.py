@@ -18,13 +18,14 @@ from jax.core import Tracer
 from lox._rows.rows import Rows, without_keys
 from lox_host.axes import batch_axis_names
 from lox_host.rows import FlatRows
-from lox_host.table import plain
+from lox_host.table import RunLabels, plain
 
 
 class HasRows(Protocol):
     """A `logdict`, for the functions that are methods of it."""
 
     def rows(self) -> Mapping[str, Rows]: ...
+    def _run_labels(self) -> RunLabels | None: ...
 
 
 def to_numpy(rows: Mapping[str, Rows], method: str = "to_numpy") -> dict[str, Rows]:

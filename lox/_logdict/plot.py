@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lox._logdict.numpy import HasRows, flat_rows, to_numpy
-from lox_host.display.curves import BANDS, Curve, curves_of, scalar_steps
+from lox_host.display.bands import BANDS
+from lox_host.display.curves import Curve, curves_of, scalar_steps
+from lox_host.display.heat_map import (
+    HeatMap,
+    draw_heat_map,
+    heat_maps_of,
+    histogram_names,
+)
 from lox_host.display.panels import add_legend, draw_panel, grid, label_axes
 from lox_host.extras import import_extra
 from lox_host.rows import FlatRows
@@ -25,21 +32,25 @@ def plot(  # noqa: D417
     axes: "matplotlib.axes.Axes | Iterable[matplotlib.axes.Axes] | None" = None,
     band: str | None = "std",
 ) -> "matplotlib.figure.Figure":
-    """Draw the scalar keys against a step, each in a panel of its own.
+    """Draw scalars and histograms against a step, each in a panel of its own.
+
+    A `lox.Histogram` is drawn as a heat map: the share of values in each bin, over time.
 
     Of a batch, the mean is drawn and a band around it. Examples whose last value is not
     finite are drawn on their own, up to a red mark, and have no part in the mean. If the
     examples have rows at different steps, their curves are averaged.
 
     Args:
-        keys: The key or keys to draw. Default: all real numbers that have rows.
+        keys: The key or keys to draw. Default: all real numbers and histograms that have
+            rows.
         x: The step to draw them against, or `"row"` for the number of the row.
             Default: `step` if the key has it, or the first of its steps by name, or
             the number of the row.
-        axes: The `Axes` of matplotlib to draw into: one for each curve, or a single
+        axes: The `Axes` of matplotlib to draw into: one for each panel, or a single
             one for all. Default: a new figure.
-        band: `"std"`, `"range"`, `"80%"` (without the highest and the lowest tenth), or
-            None to draw every example.
+        band: `"std"`, `"range"`, `"80%"` (without the highest and the lowest tenth),
+            `"ci"` (a 95 % confidence interval of the mean), `"iqm"` (the interquartile mean
+            with its own), or None to draw every example.
 
     Returns:
         The figure. Needs the extra `jax-lox[plot]`.
@@ -54,16 +65,20 @@ def plot(  # noqa: D417
     if band not in (*BANDS, None):
         names = ", ".join(map(repr, (*BANDS, None)))
         raise ValueError(f"There is no band {band!r}. There are {names}.")
-    curves = _curves(flat_rows(to_numpy(logs.rows(), "plot")), keys, x)
+    drawn = _drawn(flat_rows(to_numpy(logs.rows(), "plot")), keys, x)
     if axes is None:
         figure = plt.figure(FigureClass=_figure_class(), layout="constrained")
-        panels = grid(figure, len(curves))
+        panels = grid(figure, len(drawn))
     else:
-        panels = _user_panels(axes, len(curves))
-    for curve, ax in zip(curves, panels, strict=True):
-        is_shared = len(curves) > 1 and panels.count(ax) > 1
-        draw_panel(ax, curve.panel(band), curve.name if is_shared else None)
-        label_axes(ax, curve.step, None if is_shared else curve.name)
+        panels = _user_panels(axes, len(drawn))
+    for one, ax in zip(drawn, panels, strict=True):
+        if isinstance(one, HeatMap):
+            draw_heat_map(ax, one)
+            label_axes(ax, one.step, one.name)
+            continue
+        is_shared = len(drawn) > 1 and panels.count(ax) > 1
+        draw_panel(ax, one.panel(band), one.name if is_shared else None)
+        label_axes(ax, one.step, None if is_shared else one.name)
         if is_shared:
             add_legend(ax)
     return panels[0].figure  # pyright: ignore[reportReturnType]
@@ -73,36 +88,43 @@ def plot(  # noqa: D417
 def _figure_class() -> "type[matplotlib.figure.Figure]":
     """Return figures that a notebook shows once.
 
-    Notebooks show all figures that are open at the end of a cell, and close them. One that
-    is also what the last line of the cell returns would be there twice.
+    A notebook shows what the last line of a cell returns, and then all figures that are
+    still open. So a figure that is shown is closed.
     """
     plt = import_extra("matplotlib.pyplot", "`logs.plot()`", "plot")
     figure = import_extra("matplotlib.figure", "`logs.plot()`", "plot")
 
     class Figure(figure.Figure):
         def _ipython_display_(self) -> None:
-            is_shown_later = "inline" in plt.get_backend() and self in map(
-                plt.figure, plt.get_fignums()
-            )
-            if not is_shown_later:
-                raise NotImplementedError  # let IPython show it as any figure
+            if "inline" in plt.get_backend():
+                plt.close(self)
+            raise NotImplementedError  # let IPython show it as any figure
 
     return Figure
 
 
-def _curves(
+def _drawn(
     rows: Mapping[str, FlatRows], keys: str | Iterable[str] | None, x: str | None
-) -> list[Curve]:
-    """Return the curves of the keys that are asked for, at least one."""
+) -> list[Curve | HeatMap]:
+    """Return the curves and heat maps of the keys that are asked for, at least one."""
     if keys is None:
         names = [key for key in rows if rows[key].has_time]
     else:
         names = [keys] if isinstance(keys, str) else list(keys)
         for name in names:
             _check_key(rows, name, x)
-    curves = [curve for name in names for curve in curves_of(rows[name], x)]
-    if curves:
-        return curves
+    drawn: list[Curve | HeatMap] = []
+    for name in names:
+        drawn += heat_maps_of(rows[name], x)
+        # Values that no bin has are worth a curve only if there are any.
+        unbinned = {f"{own}/nonfinite" for own in histogram_names(rows[name])}
+        drawn += [
+            curve
+            for curve in curves_of(rows[name], x)
+            if curve.name not in unbinned or rows[name].arrays[curve.name].any()
+        ]
+    if drawn:
+        return drawn
     what = "these logs" if keys is None else f"the keys {sorted(names)}"
     with_step = "" if x is None else f" with the step {x!r}"
     raise ValueError(

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 def to_pandas(logs: HasRows) -> "pandas.DataFrame":
     """Put all keys into one `DataFrame`, with a line for each step.
 
-    The columns are `batch` (`batch_0`, `batch_1`, ... if there are several batch
+    Logs that were loaded from a store have the name of the run and its config in front.
+    The other columns are `batch` (`batch_0`, `batch_1`, ... if there are several batch
     axes), the steps, and the keys. Values of different keys are in one line if
     their batch indices and all of their steps are the same; the second value that a
     key has at these is put beside the second one of other keys, and so on. So keys
@@ -40,7 +41,7 @@ def to_pandas(logs: HasRows) -> "pandas.DataFrame":
         2     2   2.0   6.0
     """
     pd = import_extra("pandas", "`logs.to_pandas()`", "pandas")
-    columns = table(flat_rows(to_numpy(logs.rows(), "to_pandas")))
+    columns = table(flat_rows(to_numpy(logs.rows(), "to_pandas")), logs._run_labels())
     return in_pandas(pd, columns)
 
 
@@ -58,5 +59,5 @@ def to_polars(logs: HasRows) -> "polars.DataFrame":
         [{'step': 3, 'loss': 0.5}]
     """
     pl = import_extra("polars", "`logs.to_polars()`", "polars")
-    columns = table(flat_rows(to_numpy(logs.rows(), "to_polars")))
+    columns = table(flat_rows(to_numpy(logs.rows(), "to_polars")), logs._run_labels())
     return in_polars(pl, columns)

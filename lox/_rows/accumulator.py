@@ -35,7 +35,7 @@ from lox._jax import sharding
 from lox._rows.histogram import check_value
 from lox._rows.reductions import Reduction
 from lox._rows.rows import Branch, Rows, Where, static, static_names
-from lox._rows.types import AnyArray, PyTree, RowForm, Shape
+from lox._rows.types import AnyArray, PyTree, RowForm, Shape, Splits
 
 Path = tuple[Branch, ...]
 
@@ -53,7 +53,8 @@ class Accumulator:
         row: The form of a row.
         reduction: What is done with the rows.
         batch: The sizes of the batch axes.
-        outer: How many of these are from outside the `shard_map` around.
+        outer: For each of these from outside the `shard_map` around, the mesh axes that
+            its `vmap` splits it over (`spmd_axis_name`).
         tags: The tags of the key.
         paths: For each record that is exact, the branches of vmapped `cond`s around it.
         where: The line that logged the first row.
@@ -66,7 +67,7 @@ class Accumulator:
     row: RowForm = static()
     reduction: Reduction = static()
     batch: Shape = static(default=())
-    outer: int = static(default=0)
+    outer: Splits = static(default=())
     tags: tuple[str, ...] = static(default=())
     paths: tuple[Path, ...] = static(default=())
     where: Where = static(default=Where())
@@ -89,7 +90,7 @@ class Accumulator:
 
     def without_batch_axis(self) -> "Accumulator":
         """Return the accumulator when its first batch axis has become a leading one."""
-        return self.replace(batch=self.batch[1:], outer=max(self.outer - 1, 0))
+        return self.replace(batch=self.batch[1:], outer=self.outer[1:])
 
     def only(self, chosen: Sequence[int]) -> "Accumulator":
         """Return the accumulator of some of its keys, given by their positions."""

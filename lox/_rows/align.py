@@ -200,7 +200,7 @@ def align(entry: E | None, form: E, length: int | None = None) -> E:
 
 
 def nothing(form: E, length: int) -> E:
-    """Return so many rows that do not exist, or the accumulator of none."""
+    """Return `length` rows that do not exist, or the accumulator of no rows."""
     if isinstance(form, Accumulator):
         return empty(form)
 

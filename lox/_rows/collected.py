@@ -54,11 +54,13 @@ class Threaded:
         offsets: How many rows of each key there have been, if that decides what is kept.
         buffer: The rows that wait to be sent. None: none do.
         token: Comes from the last host call. None: there was none.
+        seen: What a handler that inspects values has found out so far. None: nothing.
     """
 
     offsets: dict[str, AnyArray] = dataclasses.field(default_factory=dict)
     buffer: PyTree = None
     token: AnyArray | None = None
+    seen: PyTree = None
 
     def then(self, later: "Threaded") -> "Threaded":
         """Return the state after two parts of a program, the first of which left this."""
@@ -66,6 +68,7 @@ class Threaded:
             offsets={**self.offsets, **later.offsets},
             buffer=self.buffer if later.buffer is None else later.buffer,
             token=self.token if later.token is None else later.token,
+            seen=self.seen if later.seen is None else later.seen,
         )
 
     def limited_to(self, form: "Threaded") -> "Threaded":
@@ -74,6 +77,7 @@ class Threaded:
             offsets={key: self.offsets[key] for key in form.offsets},
             buffer=None if form.buffer is None else self.buffer,
             token=None if form.token is None else self.token,
+            seen=None if form.seen is None else self.seen,
         )
 
 

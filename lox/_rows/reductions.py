@@ -76,7 +76,7 @@ class Reduction:
 
 
 def reduction_named(given: Any) -> Reduction | None:
-    """The reduction that `given` asks for. None: keep every row."""
+    """Return the reduction that `given` asks for. None: keep every row."""
     if given is None or isinstance(given, Reduction):
         return given
     if isinstance(given, SideBySide):
@@ -107,7 +107,7 @@ def _ordered(dtype: Any) -> Any:
 
 
 def _wide(dtype: Any) -> Any:
-    """What rows of a dtype are added up in."""
+    """Return the dtype in which rows of a dtype are added up."""
     for kind, least in (
         (jnp.bool_, jnp.int32),
         (jnp.signedinteger, jnp.int32),
@@ -120,7 +120,7 @@ def _wide(dtype: Any) -> Any:
 
 
 def _real(dtype: Any) -> Any:
-    """What rows of a dtype are averaged in."""
+    """Return the dtype in which rows of a dtype are averaged."""
     wide = _wide(dtype)
     return wide if jnp.issubdtype(wide, jnp.inexact) else jnp.dtype(jnp.float32)
 
@@ -162,7 +162,7 @@ def _divided(total: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def _total(dtype: Callable) -> Reduction:
-    """A compensated sum in `dtype`."""
+    """Return a compensated sum in `dtype`."""
     return Reduction(
         empty=lambda row: _exactly(jnp.zeros(row.shape, dtype(row.dtype))),
         lift=lambda row: _exactly(row.astype(dtype(row.dtype))),
@@ -186,7 +186,7 @@ def _mean() -> Reduction:
 
 
 def _spread(name: str, finish: Callable) -> Reduction:
-    """The variance by Chan's formula: count, mean and sum of squares, compensated."""
+    """Return the variance by Chan's formula, with compensated mean and sum of squares."""
 
     def empty(row):
         mean = jnp.zeros(row.shape, _real(row.dtype))
@@ -223,7 +223,7 @@ def _spread(name: str, finish: Callable) -> Reduction:
 
 
 def _extreme(name: str, choose: Callable, start: Callable) -> Reduction:
-    """The smallest or the largest row; `start` is the value that no row is beyond.
+    """Return the smallest or the largest row. No row is beyond the value `start`.
 
     Under `jax_debug_infs` an infinite start would stop a program that is finite. Then a
     flag says whether there was a row, which costs a select per row.
@@ -254,13 +254,12 @@ def _extreme(name: str, choose: Callable, start: Callable) -> Reduction:
 
 
 def _largest(dtype: Any) -> Any:
-    """Return infinity, or the largest number of an 8-bit float that has none."""
+    """Return infinity, or the largest number of a small float that has none."""
     if dtype == jnp.bool_:
         return True
     if not jnp.issubdtype(dtype, jnp.inexact):
         return jnp.iinfo(dtype).max
-    has_infinity = np.isinf(np.asarray(np.inf).astype(dtype))
-    return np.inf if has_infinity else jnp.finfo(dtype).max
+    return np.inf if _has_infinity(dtype) else jnp.finfo(dtype).max
 
 
 def _smallest(dtype: Any) -> Any:
@@ -268,11 +267,16 @@ def _smallest(dtype: Any) -> Any:
         return False
     if not jnp.issubdtype(dtype, jnp.inexact):
         return jnp.iinfo(dtype).min
-    return -_largest(dtype)
+    # Not the negative of the largest: `float8_e8m0fnu` has no sign.
+    return -np.inf if _has_infinity(dtype) else jnp.finfo(dtype).min
+
+
+def _has_infinity(dtype: Any) -> bool:
+    return bool(np.isinf(np.asarray(np.inf).astype(dtype)))
 
 
 def _single(which: Literal["first", "last"], choose: Callable) -> Reduction:
-    """One of the rows; `choose` says whether it is the later of two."""
+    """Return one of the rows. `choose` tells whether it is the later of two."""
 
     def combine(a, b):
         later = choose(a[0], b[0])

@@ -200,7 +200,7 @@ def _(*avals: Any, batch: int, masked: int) -> list[ShapedArray]:
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: int) -> tuple:
-    """Logs carry no derivatives."""
+    """Return the outputs with zero tangents, since logs carry no derivatives."""
     outs = write_p.bind(*primals, **params)
     return outs, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in outs]
 

@@ -38,7 +38,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from lox._jax import tracing
-from lox._rows.types import AnyArray, PyTree, RowForm, Shape
+from lox._rows.types import AnyArray, PyTree, RowForm, Shape, Splits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Where:
     """The source line of an equation. Never tells two structures apart."""
 
     def __init__(self, eqn: JaxprEqn | None = None):
-        self._eqn = eqn
+        self.eqn = eqn
 
     def __str__(self) -> str:
-        if self._eqn is None:
+        if self.eqn is None:
             return "a line that is not known"
-        return tracing.source_line(self._eqn)
+        return tracing.source_line(self.eqn)
 
     # Rows are the same program wherever they were logged: JAX compares their structures
     # to find out whether branches and carries agree, and caches by them.
@@ -96,7 +96,8 @@ class Rows:
         time: Whether there is a time axis. Without it this is a single row.
         ndim: The rank that a row has in the first array of the value, with batch axes.
         batch: The sizes of the batch axes.
-        outer: How many of these are from outside the `shard_map` around.
+        outer: For each of these from outside the `shard_map` around, the mesh axes that
+            its `vmap` splits it over (`spmd_axis_name`).
         tags: The tags of the key.
         path: The branches of vmapped `cond`s around these rows.
         exact: Whether each example that takes the path logs all of these rows.
@@ -113,7 +114,7 @@ class Rows:
     time: bool = static(default=False)
     ndim: int = static(default=0)
     batch: Shape = static(default=())
-    outer: int = static(default=0)
+    outer: Splits = static(default=())
     tags: tuple[str, ...] = static(default=())
     path: tuple[Branch, ...] = static(default=())
     exact: bool = static(default=True)
@@ -170,7 +171,7 @@ class Rows:
 
     def without_batch_axis(self) -> "Rows":
         """Return the rows when their first batch axis has become a leading one."""
-        outer = max(self.outer - 1, 0)
+        outer = self.outer[1:]
         return self.replace(batch=self.batch[1:], outer=outer, ndim=self.ndim - 1)
 
     def map(self, fun: Callable, **changes: Any) -> "Rows":

@@ -18,6 +18,9 @@ Keys = tuple[str, ...]
 
 Shape = tuple[int, ...]
 
+Splits = tuple[tuple[str, ...], ...]
+"""For each of some batch axes, the axes of a mesh that it is split over, mostly none."""
+
 RowForm = tuple[jax.tree_util.PyTreeDef, tuple[jax.ShapeDtypeStruct, ...]]
 """The structure of one row, and its arrays without time and batch axes."""
 

@@ -1,9 +1,9 @@
-"""The straight way to the writer, for logs whose values are known already.
+"""Send logs with concrete values straight to the writer, without a program.
 
-In a program, records are carried by primitives and packed for the host. In a Python loop,
+In a program, primitives carry records, which are packed for the host. In a Python loop,
 where nothing is traced, `logger.log` has the values themselves, and only has to put them
-into a packet. What is the same for all calls with the same keys, dtypes and shapes is
-worked out in the first call, and kept as a `Plan`:
+into a packet. The first call with some keys, dtypes and shapes works out how, and keeps the
+result as a `Plan` for later calls of the same form:
 
     logger.log(run, {"loss": 0.5, "acc": acc}, step=i)
 

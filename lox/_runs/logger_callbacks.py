@@ -33,13 +33,15 @@ class WriteRows:
         logger: The logger, which knows the runs.
         prefix: Put before each key.
         impls: By key, which leaves hold data of typed PRNG keys.
-        expected: By key, how many rows there will be. Infinity: that is not known.
+        expected: How many rows each key will have. Infinity: unknown.
+        is_sparse: Whether a condition leaves out rows, so that their number is unknown.
     """
 
     logger: HostLogger
     prefix: str = ""
     impls: tuple[tuple[str, Impls], ...] = ()
     expected: tuple[tuple[str, float], ...] = ()
+    is_sparse: bool = False
 
     @property
     def everywhere(self) -> bool:
@@ -69,6 +71,8 @@ class WriteRows:
             key: number if interval is None else _thinned(number, interval)
             for key, number in _count_rows(jaxpr).items()
         }
+        if self.is_sparse:
+            expected = dict.fromkeys(expected, math.inf)
         return dataclasses.replace(
             self, impls=tuple(impls.items()), expected=tuple(expected.items())
         )
@@ -82,27 +86,56 @@ class WriteRows:
         layout = packet.layout
         self.logger.take(self, layout, packet, layout.nbytes, stoppable=layout.stoppable)
 
-    def blocks(self, packets: Sequence[Packet], numbers: np.ndarray) -> list[Block]:
-        """Decode packets of one layout into blocks of rows; `numbers` gives their order."""
+    def blocks(
+        self, packets: Sequence[Packet], numbers: np.ndarray, times: np.ndarray
+    ) -> list[Block]:
+        """Decode packets of one layout into blocks of rows.
+
+        Args:
+            packets: The packets.
+            numbers: Their numbers in the order of arrival.
+            times: When they arrived, in seconds since 1970.
+        """
         found: list[Block] = []
         for delivery in stacked(packets):
             logs, run, valid = delivery.logs, delivery.run, delivery.valid
             # (packets,) -> (packets, *examples), as `run` is.
-            order = numbers.reshape(-1, *(1 for _ in delivery.batch)) + np.zeros_like(run)
-            of_runs = flatten_examples({"run": run, "order": order}, run.ndim, valid)
+            packet = np.arange(len(packets)).reshape(-1, *(1 for _ in delivery.batch))
+            of_runs = {"run": run, "packet": packet + np.zeros_like(run)}
+            shared = self._shared_examples(run)
+            if shared is not None:
+                of_runs["example"] = shared
+            of_runs = flatten_examples(of_runs, run.ndim, valid)
             rows = flatten_logs(logs, run.ndim, valid)
             found += to_blocks(
                 {self.prefix + key: of_key for key, of_key in rows.items()},
                 of_runs["run"],
                 {self.prefix + key: impls for key, impls in self.impls},
-                self._expected_rows(logs),
-                of_runs["order"],
+                {self.prefix + key: number for key, number in self.expected},
+                numbers[of_runs["packet"]],
+                times[of_runs["packet"]],
+                of_runs.get("example"),
             )
         return found
 
-    def _expected_rows(self, keys: Collection[str]) -> int | None:
-        number = max((n for key, n in self.expected if key in keys), default=math.inf)
-        return None if number == math.inf else int(number)
+    def _shared_examples(self, run: np.ndarray) -> np.ndarray | None:
+        """Return the index of each example, if several of a packet have one run.
+
+        (packets, *batch) -> (packets, *batch)
+        """
+        if run.ndim < 2:
+            return None
+        flat = run.reshape(len(run), -1)
+        # Usually all packets are of the same runs.
+        some = flat[:1] if (flat == flat[0]).all() else flat
+        ordered = np.sort(some, axis=1)
+        is_twice = ordered[:, 1:] == ordered[:, :-1]
+        if not is_twice.any():
+            return None
+        runs = np.unique(ordered[:, 1:][is_twice]).tolist()
+        self.logger.warn_of_shared(runs, flat.shape[1])
+        index = np.arange(flat.shape[1], dtype=np.int32)
+        return np.broadcast_to(index, flat.shape).reshape(run.shape)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """`lox_init`: the primitive by which a program starts a run on the host and gets its id."""
 
 import functools as ft
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from lox._jax import host_call, sharding
+from lox._runs.run_options import RunOptions
 from lox._stream.emit import callers_among
 from lox._stream.token import last_token
 from lox_host.host_logger import HostLogger
@@ -19,44 +21,62 @@ from lox_host.process_exit import end_runs_first
 init_p = Primitive("lox_init")
 
 
-def open_run(logger: HostLogger, key: jax.Array) -> jax.Array:
-    """Return the id of the run with this key, an array of words. Start it if it is new.
+def open_run(
+    logger: HostLogger, key: jax.Array, options: RunOptions, operands: Sequence[jax.Array]
+) -> jax.Array:
+    """Return the id of a run. Start it if it is new.
 
     This comes after the host calls that the program has made before.
+
+    Args:
+        logger: The logger.
+        key: The key of the run, an array of words.
+        options: What else is asked for.
+        operands: The values of the configuration that are not known yet.
     """
-    return init_p.bind(last_token(), key, logger=logger)
+    return init_p.bind(last_token(), key, *operands, logger=logger, options=options)
 
 
 @init_p.def_abstract_eval
-def _abstract_eval(token, key, *, logger):
+def _abstract_eval(token, key, *operands, **params):
     return ShapedArray(key.shape[:-1], np.dtype(np.int32))
 
 
 @init_p.def_impl
-def _impl(token, key, *, logger):
-    if not (sharding.is_addressable(key) or key.is_fully_replicated):
-        return jax.jit(ft.partial(init_p.bind, logger=logger))(token, key)
-    return jnp.asarray(_open_on_host(logger, key))
+def _impl(token, key, *operands, logger, options):
+    for x in (key, *operands):
+        if not (sharding.is_addressable(x) or x.is_fully_replicated):
+            again = ft.partial(init_p.bind, logger=logger, options=options)
+            return jax.jit(again)(token, key, *operands)
+    return jnp.asarray(_open_on_host(logger, options, key, *operands))
 
 
-def _batch(args, axes, *, logger):
-    # One host call starts the runs of all examples: key (size, words) -> ids (size,)
-    (token, key), (_, axis) = args, axes
-    return init_p.bind(token, jnp.moveaxis(key, axis, 0), logger=logger), 0
+def _batch(args, axes, **params):
+    # One host call starts the runs of all examples: key (size, words) -> ids (size,). Runs
+    # differ in their keys, or in values of their configurations, or in both.
+    token, *given = args
+    pairs = list(zip(given, axes[1:], strict=True))
+    size = next(x.shape[axis] for x, axis in pairs if axis is not None)
+    batched = [
+        jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
+        for x, axis in pairs
+    ]
+    return init_p.bind(token, *batched, **params), 0
 
 
 def _lowering(host_result: Any) -> Any:
-    def lower(context, *args, logger):
+    def lower(context, *args, logger, options):
         devices = sharding.partitioned_devices(context)
         callers = callers_among(devices, everywhere=True)
 
-        def lowered(device, token, key):
+        def lowered(device, token, key, *operands):
             form = jax.ShapeDtypeStruct(key.shape[:-1], np.dtype(np.int32))
 
+            def open_on_host(_, *args):
+                return _open_on_host(logger, options, *args)
+
             def call():
-                return host_result(
-                    lambda _, key: _open_on_host(logger, key), form, token, key
-                )
+                return host_result(open_on_host, form, token, key, *operands)
 
             if not callers:
                 return [call()]
@@ -72,12 +92,17 @@ def _lowering(host_result: Any) -> Any:
     return lower
 
 
-def _open_on_host(logger: HostLogger, key: Any) -> np.ndarray:
-    key = np.asarray(key)
-    rows = key.reshape(-1, key.shape[-1])
-    ids = logger.open_runs(rows, jax.process_index(), sharding.agree_on)
+def _open_on_host(
+    logger: HostLogger, options: RunOptions, key: Any, *operands: Any
+) -> np.ndarray:
+    key, leaves = np.asarray(key), [np.asarray(x) for x in operands]
+    batch = key.shape[:-1]
+    # (*batch, ...) -> (runs, ...)
+    leaves = [x.reshape(-1, *x.shape[len(batch) :]) for x in leaves]
+    wanted = options.wanted(key.reshape(-1, key.shape[-1]), leaves, is_batch=bool(batch))
+    ids = logger.open_runs(wanted, jax.process_index(), sharding.agree_on)
     end_runs_first()
-    return ids.reshape(key.shape[:-1])
+    return ids.reshape(batch)
 
 
 batching.primitive_batchers[init_p] = _batch

@@ -43,8 +43,10 @@ def to_blocks(
     logs: Mapping[str, Rows],
     run: int | np.ndarray,
     impls: Mapping[str, Impls] = {},
-    expected: int | None = None,
+    expected: Mapping[str, float] = {},
     order: np.ndarray | None = None,
+    time: np.ndarray | None = None,
+    example: np.ndarray | None = None,
 ) -> list[Block]:
     """Return the rows of a run as blocks, those of one key in order.
 
@@ -56,17 +58,23 @@ def to_blocks(
         logs: The rows by key: NumPy arrays, typed PRNG keys as their data.
         run: The id of the run that logged them, or of each of the runs.
         impls: By key, which leaves of the value hold data of typed PRNG keys.
-        expected: How many rows the run will have.
+        expected: By key, how many rows the run will have. Infinity: that is not known.
         order: The number of the packet that the rows of each of the runs came with.
+        time: When that arrived, in seconds since 1970. None: unknown.
+        example: The index of the example of each of the runs, if several examples share a
+            run: it becomes the step `example`, unless the user has a step of that name.
     """
     groups = grouped_rows(logs)
     if not np.ndim(run):
         groups = {k: rows.map(lambda x: np.asarray(x)[None]) for k, rows in groups.items()}
     runs = np.atleast_1d(np.asarray(run))
     packets = np.zeros_like(runs) if order is None else order
+    times = np.full(runs.shape, np.nan) if time is None else time
     parts_of: dict[str, list[_KeyRows]] = {}
     for keys, rows in groups.items():
-        parts = list(_parts_of_group(rows, runs, packets))
+        if example is not None and "example" not in rows.steps:
+            rows = _with_example(rows, example)
+        parts = list(_parts_of_group(rows, runs, packets, times))
         for i, key in enumerate(keys):
             parts_of[key] = [_of_key(part, i, key, impls.get(key, ())) for part in parts]
     # Keys whose parts all have the same rows and steps share blocks.
@@ -121,6 +129,7 @@ class _GroupRows(NamedTuple):
         leading: How many axes the arrays have between those of rows and of the batch.
         runs: The run of each row.
         order: See `Block`.
+        time: See `Block`.
         steps_id: Identifies the rows and steps: keys with the same one share a block.
     """
 
@@ -128,6 +137,7 @@ class _GroupRows(NamedTuple):
     leading: int
     runs: np.ndarray
     order: np.ndarray
+    time: np.ndarray
     steps_id: Hashable
 
 
@@ -147,7 +157,7 @@ def _of_key(part: _GroupRows, i: int, key: str, impls: Impls) -> _KeyRows:
 
 
 def _parts_of_group(
-    rows: Rows, runs: np.ndarray, packets: np.ndarray
+    rows: Rows, runs: np.ndarray, packets: np.ndarray, times: np.ndarray
 ) -> Iterator[_GroupRows]:
     """Cut the rows of a group where their steps change."""
     leading = rows.leading - 1
@@ -164,10 +174,11 @@ def _parts_of_group(
     length = rows.length if rows.time else 1
     runs = runs.repeat(length).astype(np.int32)
     order = packets.repeat(length).astype(np.int64) * PACKET_STRIDE + numbers
+    time = times.repeat(length)
     # With examples inside a row, some may have logged it and others not: nothing is left
     # out, and the mask goes along.
     if leading + len(rows.batch):
-        yield _GroupRows(flat, leading, runs, order, _steps_id(flat, numbers))
+        yield _GroupRows(flat, leading, runs, order, time, _steps_id(flat, numbers))
         return
     logged = numbers if flat.valid is None else np.flatnonzero(flat.valid)
     if flat.valid is not None and not logged.size:
@@ -177,7 +188,17 @@ def _parts_of_group(
         part = flat.replace(steps=steps, valid=None, masks={})
         if len(some) < len(numbers):
             part = part.map(lambda x, some=some: x[some])
-        yield _GroupRows(part, leading, runs[some], order[some], _steps_id(part, some))
+        of_rows = runs[some], order[some], time[some]
+        yield _GroupRows(part, leading, *of_rows, _steps_id(part, some))
+
+
+def _with_example(rows: Rows, example: np.ndarray) -> Rows:
+    """Return the rows with the index of their example as a step."""
+    # (examples,) -> (examples, *leading, [time,] *batch)
+    axes = rows.leading + rows.time + len(rows.batch)
+    shape = np.shape(jax.tree.leaves(rows.value)[0])[:axes]
+    step = example.reshape(-1, *(1 for _ in shape[1:]))
+    return rows.replace(steps={**rows.steps, "example": np.broadcast_to(step, shape)})
 
 
 def _split_where_steps_change(
@@ -204,9 +225,11 @@ def _steps_id(rows: Rows, numbers: np.ndarray) -> Hashable:
     )
 
 
-def _block(parts: Sequence[_KeyRows], expected: int | None) -> Block:
+def _block(parts: Sequence[_KeyRows], expected: Mapping[str, float]) -> Block:
     """Make a block from keys that have the same rows and steps."""
     first = parts[0].group
+    # Keys that share a block are logged together, so any of them tells how many rows come.
+    number = min(expected.get(part.key, math.inf) for part in parts)
     masks = {part.key: part.group.rows.valid for part in parts}
     return Block(
         runs=first.runs,
@@ -215,8 +238,9 @@ def _block(parts: Sequence[_KeyRows], expected: int | None) -> Block:
         forms={part.key: part.form for part in parts},
         valid={key: mask for key, mask in masks.items() if mask is not None},
         masks=first.rows.masks,
-        expected=expected,
+        expected=None if number == math.inf else int(number),
         order=first.order,
+        time=first.time,
     )
 
 

@@ -68,6 +68,18 @@ def call_soon(
     callback_thread.submit(lambda: _call(listener, callback, packet), packet.nbytes)
 
 
+def stop_program(listener: Hashable, packet: Packet, error: Exception) -> None:
+    """Raise an error of a listener in the program that has sent a packet.
+
+    If that cannot be stopped, because other devices would wait for it forever, the error is
+    raised where the program is waited for.
+    """
+    failure = _failures.add(listener, error)
+    failure.is_meant = True
+    if packet.layout.stoppable:
+        raise failure.report()
+
+
 def _call(listener: Hashable, callback: Callable[[Packet], None], packet: Packet) -> None:
     _running.append(listener)
     try:

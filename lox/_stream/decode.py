@@ -49,6 +49,8 @@ class Decoder:
         form: The structure of the logs.
         valid: The slot of the mask that says which examples logged. None: all of them did.
         batch: The sizes of the axes of examples.
+        examples: The slots of the numbers of the examples, if they are not counted from 0,
+            see `Carried`.
         masks: For each key, the slot of the mask that says which of its rows were logged.
             None: all of them were.
         is_plain: Whether each value is one array, without batch axes inside the rows.
@@ -61,6 +63,7 @@ class Decoder:
     form: Any
     valid: Slot | None
     batch: tuple[int, ...]
+    examples: Sequence[Slot | None]
     masks: Sequence[Slot | None]
     is_plain: bool
 
@@ -79,6 +82,7 @@ class Decoder:
             form=form,
             valid=delivery.valid,
             batch=delivery.batch,
+            examples=delivery.examples,
             masks=[logs.valid.get(key) for key in logs],
             is_plain=is_flat and not any(rows.batch for rows in logs.rows().values()),
         )
@@ -130,7 +134,12 @@ class Decoder:
         if not index:
             return logs
         # A number, or under several `vmap`s an array with one number for each of them.
-        example = np.array(index[0] if len(index) == 1 else index)
+        slots = self.examples or [None] * len(index)
+        numbers = [
+            i if slot is None else int(slot.read(arrays)[index])
+            for i, slot in zip(index, slots, strict=True)
+        ]
+        example = np.array(numbers[0] if len(numbers) == 1 else numbers)
         rows = logs.rows().items()
         return logdict.of(
             {key: of_key.with_steps({"example": example}) for key, of_key in rows}

@@ -120,7 +120,7 @@ class Tap(Handler):
         if sent and self.buffer:
             state = state.then(self._buffered(self.buffer, sent))
         elif sent:
-            calls = [_delivery(rows, self.run, self.batch_axes) for rows in sent]
+            calls = [delivery_of(rows, self.run, self.batch_axes) for rows in sent]
             state = state.then(Threaded(token=emit(calls, self.callback, self.token)))
         return [Collected(threaded=state)]
 
@@ -144,7 +144,7 @@ class Tap(Handler):
         return logs.replace(threaded=state)
 
     def _send(self, buffer: Buffer, token: Any) -> jax.Array:
-        delivery = _delivery(buffer.waiting(), self.run, self.batch_axes)
+        delivery = delivery_of(buffer.waiting(), self.run, self.batch_axes)
         return emit([delivery], self.callback, token)
 
     def _replace(self, **changes: Any) -> Self:
@@ -162,7 +162,7 @@ class Tap(Handler):
         return collect and self._replace(collect=collect, token=token)
 
     def per_device(self, records: Sequence[Record]) -> Self:
-        shared = jax.tree.map(lambda _: -1, self)
+        shared = jax.tree.map(lambda _: sharding.Division(), self)
         return shared._replace(collect=self.collect.per_device(records))
 
     def on_device(self) -> Self:
@@ -188,7 +188,7 @@ def _sendable(logs: Collected) -> Collected:
     return Collected(groups, tuple(key for key in logs.order if key in held))
 
 
-def _delivery(logs: Collected, run: Any, batch_axes: tuple[int, ...]) -> Delivery:
+def delivery_of(logs: Collected, run: Any, batch_axes: tuple[int, ...]) -> Delivery:
     """Return what a host call brings: rows with their run, valid if any row is.
 
     Either everything in a delivery has the axes of the `vmap`s around, or nothing has: what
@@ -197,7 +197,7 @@ def _delivery(logs: Collected, run: Any, batch_axes: tuple[int, ...]) -> Deliver
     n = len(batch_axes)
     groups = {
         keys: without_keys(
-            rows.replace(path=(), outer=0, exact=True, bound=1, count=None, where=Where())
+            rows.replace(path=(), outer=(), exact=True, bound=1, count=None, where=Where())
         )
         for keys, rows in logs.rows.items()
     }

@@ -111,7 +111,7 @@ class Layout:
             end = 0
             for i in group:
                 shape, dtype = leaves[i].shape, leaves[i].dtype
-                packed, start = _whole(dtype), None if len(group) == 1 else end
+                packed, start = whole_bytes(dtype), None if len(group) == 1 else end
                 slots[i] = Slot(number, start, shape, packed, dtype)
                 end += leaves[i].size * packed.itemsize
         ordered = [slots[i] for i in range(len(leaves))]
@@ -145,7 +145,7 @@ def pack(leaves: Sequence[Any], groups: Groups) -> list:
 
 
 def _join(leaves: list) -> Any:
-    wide = [x.astype(_whole(x.dtype)) for x in leaves]
+    wide = [x.astype(whole_bytes(x.dtype)) for x in leaves]
     if len(wide) == 1:
         return wide[0]
     # All of one width: reinterpret them as unsigned numbers, (...) -> (size,), and join.
@@ -154,7 +154,7 @@ def _join(leaves: list) -> Any:
     return jax.lax.concatenate(flat, 0)
 
 
-def _whole(dtype: np.dtype) -> np.dtype:
+def whole_bytes(dtype: np.dtype) -> np.dtype:
     """Return a dtype of whole bytes, for numbers of less than a byte such as int4."""
     if jnp.issubdtype(dtype, np.integer) and jnp.iinfo(dtype).bits < 8:
         return np.dtype(np.int8 if jnp.issubdtype(dtype, np.signedinteger) else np.uint8)
@@ -166,7 +166,7 @@ def _whole(dtype: np.dtype) -> np.dtype:
 def _bits(dtype: np.dtype) -> np.dtype:
     """Return the unsigned dtype in which numbers are packed, or the dtype itself."""
     is_number = jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.floating)
-    whole = _whole(dtype)
+    whole = whole_bytes(dtype)
     # JAX has uint64 only where 64 bits are enabled, so wider numbers are not packed.
     short = is_number and whole.itemsize <= 4
     return np.dtype(f"uint{8 * whole.itemsize}") if short else dtype

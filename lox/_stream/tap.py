@@ -43,10 +43,11 @@ def tap(
 
     For each record, in the order of execution, the callback gets a `logdict` with NumPy
     arrays. It runs on a separate thread, so it may use JAX, sleep or log. If it is too
-    slow, the program waits. If you call the tapped function outside of `jit`, it returns
+    slow, the program waits. If you call the tapped function outside `jit`, it returns
     once all of its callbacks have returned. Otherwise, use `lox.barrier` to wait for them.
 
-    All logs are passed on outwards, too, but are no longer printed.
+    All logs are also passed on to the next transformation outwards, but lox no longer
+    prints them.
 
     Under `vmap`, the callback is called once for each example that logs, with the index of
     the example as the step `example`. Your own steps then need other names.

@@ -1,8 +1,8 @@
 """Loggers: where logs go, with a run for each seed."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from lox._lazy import lazy_names
 from lox.loggers.base import (
     BaseLogger as BaseLogger,
     Logger as Logger,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lox.loggers.json import JSONLogger as JSONLogger
     from lox.loggers.mlflow import MLflowLogger as MLflowLogger
     from lox.loggers.neptune import NeptuneLogger as NeptuneLogger
+    from lox.loggers.opentelemetry import OpenTelemetryLogger as OpenTelemetryLogger
     from lox.loggers.plot import PlotLogger as PlotLogger
     from lox.loggers.save import SaveLogger as SaveLogger
     from lox.loggers.tensorboard import TensorBoardLogger as TensorBoardLogger
@@ -45,6 +46,7 @@ __all__ = [
     "MLflowLogger",
     "MultiLogger",
     "NeptuneLogger",
+    "OpenTelemetryLogger",
     "PlotLogger",
     "Row",
     "Run",
@@ -55,28 +57,19 @@ __all__ = [
     "Writer",
 ]
 
-# Imported when they are first asked for: together they take as long as the rest of lox.
-_MODULES = {
-    "ConsoleLogger": "console",
-    "CSVLogger": "csv",
-    "JSONLogger": "json",
-    "MLflowLogger": "mlflow",
-    "NeptuneLogger": "neptune",
-    "PlotLogger": "plot",
-    "SaveLogger": "save",
-    "TensorBoardLogger": "tensorboard",
-    "TrackioLogger": "trackio",
-    "WandbLogger": "wandb",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    logger = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = logger
-    return logger
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "ConsoleLogger": "lox.loggers.console",
+        "CSVLogger": "lox.loggers.csv",
+        "JSONLogger": "lox.loggers.json",
+        "MLflowLogger": "lox.loggers.mlflow",
+        "NeptuneLogger": "lox.loggers.neptune",
+        "OpenTelemetryLogger": "lox.loggers.opentelemetry",
+        "PlotLogger": "lox.loggers.plot",
+        "SaveLogger": "lox.loggers.save",
+        "TensorBoardLogger": "lox.loggers.tensorboard",
+        "TrackioLogger": "lox.loggers.trackio",
+        "WandbLogger": "lox.loggers.wandb",
+    },
+)

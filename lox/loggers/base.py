@@ -12,7 +12,7 @@ the writer thread and the writer, is `lox_host.host_logger`.
 import contextlib
 import dataclasses
 import functools as ft
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -20,10 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from lox._core import context as _context
 from lox._core.log import check_function, loggable
 from lox._core.options import check_prefix
 from lox._core.record import Delivery, emit_effect, emit_p
 from lox._core.spool import spool
+from lox._core.when import Condition, check_when
 from lox._jax import tracing
 from lox._logdict.logdict import logdict
 from lox._rows.reductions import Reduction
@@ -33,6 +35,7 @@ from lox._runs.concrete_logs import StraightWay
 from lox._runs.key_words import key_words
 from lox._runs.logger_callbacks import FinishRuns, WriteRows
 from lox._runs.open_run import open_run
+from lox._runs.run_options import run_options
 from lox._stream.emit import emit
 from lox._stream.packet import Packet
 from lox._stream.tap import tapped
@@ -64,20 +67,104 @@ class BaseLogger:
         # Whether a program will end runs when it is done.
         self._ends_later = False
 
-    def init(self, key: Any) -> LoggerState:
+    def init(
+        self,
+        key: Any,
+        *,
+        config: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        group: str | None = None,
+        tags: str | Iterable[str] = (),
+        resume: bool = False,
+    ) -> LoggerState:
         """Start a run.
 
-        The same key means the same run, until that run is finished. Under `vmap`, each key
-        starts a run.
+        The same key and configuration mean the same run, until that run is finished. Under
+        `vmap`, each key, and each configuration, starts a run.
 
         Args:
             key: A PRNG key, or a number.
+            config: The configuration of the run, added to that of the logger: numbers,
+                texts, arrays, and dictionaries and lists of them. Under `jit` and `vmap`,
+                values may be traced, so that each run has its own.
+            name: What the run is called. It may refer to entries of the configuration, to
+                `{seed}`, and to `{index}`, its position in the batch, with format
+                specifications: `"lr={lr:g}-{index}"`. By default, a run is called after
+                its position and its seed.
+            group: A name for runs that belong together, for trackers that have groups.
+            tags: One or more words to find the run by, for trackers that have tags.
+            resume: Whether to continue the run of an earlier session that has the same key
+                and configuration. Its rows at or after the first step of this session no
+                longer count. If there is no such run, this starts a new one.
 
         Returns:
             The state that you pass to the other methods.
+
+        Raises:
+            ValueError: If the name refers to something that does not exist.
         """
         self._finish_ending()
-        return LoggerState(open_run(self._host, _key_words(key)))
+        words = _key_words(key)
+        options, operands = run_options(self._host, config, name, group, tags, resume)
+        return LoggerState(open_run(self._host, words, options, operands))
+
+    @contextlib.contextmanager
+    def run(
+        self,
+        key: Any,
+        *,
+        config: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        group: str | None = None,
+        tags: str | Iterable[str] = (),
+        resume: bool = False,
+    ) -> Iterator[LoggerState]:
+        """Start a run, write to it what `lox.log` logs in Python code, and finish it.
+
+        This is for Python loops. It does not affect what compiled functions log: for these,
+        use `logger.tap(fun, run)` or `logger.spool(fun, run)`.
+
+        Args:
+            key: See `init`, as for all others.
+            config: See `init`.
+            name: See `init`.
+            group: See `init`.
+            tags: See `init`.
+            resume: See `init`.
+
+        Example:
+            >>> logger = lox.loggers.SaveLogger("results")
+            >>> with logger.run(0, config={"lr": 0.1}) as run:
+            ...     for i in range(3):
+            ...         logs = lox.log({"loss": 1 / (i + 1)}, step=i)
+            >>> lox.load("results")["loss"].tolist()
+            [1.0, 0.5, 0.3333333432674408]
+        """
+        options = {"config": config, "name": name, "group": group, "tags": tags}
+        state = self.init(key, **options, resume=resume)
+        try:
+            with _context.collecting(ft.partial(self._take, state)):
+                yield state
+        except BaseException:
+            # An error of the back end must not hide the one that is being raised.
+            with contextlib.suppress(Exception):
+                self.finish(state)
+            raise
+        self.finish(state)
+
+    def _take(
+        self,
+        state: LoggerState,
+        values: dict[str, Any],
+        steps: dict[str, Any],
+        tags: tuple[str, ...],
+    ) -> None:
+        """Write what Python code has logged."""
+        if not tags:
+            self.log(state, values, **steps)
+            return
+        rows = loggable(values, steps).rows()
+        self.log(state, logdict.of({k: own.replace(tags=tags) for k, own in rows.items()}))
 
     def spool(
         self,
@@ -91,14 +178,24 @@ class BaseLogger:
         prefix: str = "",
         *,
         capacity: int | None = None,
+        when: Condition | None = None,
     ) -> Callable[P, R]:
         """Write what `fun` logs when it returns. The options are those of `lox.spool`.
 
         Returns:
             A function that does and returns what `fun` does.
         """
+        check_when("logger.spool", when)
         spooled = spool(
-            fun, argnames, tags, keep_logs, interval, reduce, prefix, capacity=capacity
+            fun,
+            argnames,
+            tags,
+            keep_logs,
+            interval,
+            reduce,
+            prefix,
+            capacity=capacity,
+            when=when,
         )
         self._check(state)
 
@@ -120,6 +217,7 @@ class BaseLogger:
         *,
         interval: int | None = None,
         batch: int | None = None,
+        when: Condition | None = None,
     ) -> Callable[P, R]:
         """Write what `fun` logs while it runs. The options are those of `lox.tap`.
 
@@ -128,10 +226,11 @@ class BaseLogger:
         """
         check_function("logger.tap", fun)
         check_prefix(prefix)
+        check_when("logger.tap", when)
         self._check(state)
         # The run is an operand of the host calls, so all runs share one program.
-        write = WriteRows(self._host, prefix)
-        call = tapped(fun, write, argnames, tags, interval, batch, state.run)
+        write = WriteRows(self._host, prefix, is_sparse=when is not None)
+        call = tapped(fun, write, argnames, tags, interval, batch, state.run, when)
 
         @ft.wraps(fun)
         def logged(*args, **kwargs):
@@ -200,7 +299,7 @@ class BaseLogger:
     def __enter__(self):
         return self
 
-    def __exit__(self, kind: Any, *_: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # An error of the back end must not hide the one that is already being raised.
         with (
             contextlib.suppress(*(() if kind is None else (Exception,))),
@@ -298,7 +397,7 @@ def _after_programs():
         yield
 
 
-def _check_kind(state: Any) -> None:
+def _check_kind(state: object) -> None:
     if not isinstance(state, LoggerState):
         raise TypeError(
             f"`state` is {type(state).__name__!r}, not what `logger.init(key)` returns."

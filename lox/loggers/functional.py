@@ -25,10 +25,19 @@ class TrackedRun:
     logger: Logger = dataclasses.field(metadata={"static": True})
 
 
-def start_run(kind: type[Logger], key: Any, options: Mapping[str, Any]) -> TrackedRun:
-    """Start a run of the logger with these options. Equal options share one logger."""
+def start_run(
+    kind: type[Logger], options: Mapping[str, Any], key: Any, **run_options: Any
+) -> TrackedRun:
+    """Start a run of the logger with these options. Equal options share one logger.
+
+    Args:
+        kind: The class of the logger.
+        options: Its options.
+        key: The key of the run.
+        **run_options: Other arguments of `logger.init`.
+    """
     logger = _logger_with(kind, options)
-    return TrackedRun(logger.init(key), logger)
+    return TrackedRun(logger.init(key, **run_options), logger)
 
 
 def log(run: TrackedRun, logs: logdict | Mapping[str, Any], **steps: Any) -> None:
@@ -57,7 +66,8 @@ def _logger_with(kind: type[Logger], options: Mapping[str, Any]) -> Logger:
         if isinstance(leaf, Tracer):
             raise TypeError(
                 f"An option of `init` depends on {leaf}, which is not known while a "
-                "program is traced. Options are the same for all runs: log what differs."
+                "program is traced. Options are the same for all runs: what differs goes "
+                "into `config`, or is logged."
             )
     # Compare options by their text, as a configuration is a dictionary, and not hashable.
     identity = kind, repr(sorted(options.items()))
@@ -66,7 +76,7 @@ def _logger_with(kind: type[Logger], options: Mapping[str, Any]) -> Logger:
     return _loggers[identity]
 
 
-def _checked(run: Any) -> TrackedRun:
+def _checked(run: object) -> TrackedRun:
     if not isinstance(run, TrackedRun):
         raise TypeError(f"`run` is {type(run).__name__!r}, not what `init(key)` returns.")
     return run

@@ -16,15 +16,22 @@ class MLflowLogger(Logger):
     the row among those of the key. All steps but `step` become metrics, too. MLflow does
     not support arrays: up to 64 elements become the metrics `key/0`, `key/1`, ..., and
     larger arrays `key/mean`, `key/std`, `key/min` and `key/max`, without examples that did
-    not log. Trees become `key/path`, complex values `key/real` and `key/imag`, and typed
-    PRNG keys `key/0`, `key/1`, ... Characters that MLflow does not allow in names become
-    underscores. Its databases store infinities as the largest floats.
+    not log; a `lox.Histogram` becomes these and `key/count`. Images (arrays of uint8 with
+    the shape `(height, width, channels)`) and videos (with time in front) are saved as
+    artifacts, `key/00000003.png` and `.gif`. Trees become `key/path`, complex values
+    `key/real` and `key/imag`, and typed PRNG keys `key/0`, `key/1`, ... Characters that
+    MLflow does not allow in names become underscores. Its databases store infinities as the
+    largest floats.
 
     Args:
         experiment_name: The experiment of the runs. It is created if it does not exist.
         tracking_uri: A server or a local database, such as `"sqlite:///mlflow.db"`. By
             default the one that MLflow is set to.
         tags: Tags for each run.
+        kinds: By key `"image"`, `"video"` or `"histogram"`, for arrays that do not look
+            like what they are, or look like what they are not. Images are
+            `(height, width)`, videos have time in front, both perhaps with channels
+            behind; integers up to 255 or floats up to 1.
         config: The configuration of the runs, which becomes their parameters.
         on_error: See `Logger`.
         all_processes: See `Logger`.
@@ -38,6 +45,7 @@ class MLflowLogger(Logger):
         *,
         tracking_uri: str | None = None,
         tags: Mapping[str, str] | None = None,
+        kinds: Mapping[str, str] | None = None,
         config: Mapping[str, Any] | None = None,
         on_error: OnError = "warn",
         all_processes: bool = False,
@@ -45,7 +53,7 @@ class MLflowLogger(Logger):
         every: float = 0.5,
     ):
         super().__init__(
-            MLflowWriter(experiment_name, tracking_uri, tags),
+            MLflowWriter(experiment_name, tracking_uri, tags, kinds),
             config=config,
             on_error=on_error,
             all_processes=all_processes,

@@ -16,7 +16,8 @@ class TensorBoardLogger(Logger):
     or else at the first step that is an integer, or else at the number of the row among
     those of the key. All steps but `step` become scalars, too. Arrays become histograms,
     and `key/nonfinite` says how many of their elements are NaN or infinite. Arrays of uint8
-    with the shape `(height, width, channels)` and 1, 3 or 4 channels become images. Trees
+    with the shape `(height, width, channels)` and 1, 3 or 4 channels become images, and
+    those with time in front become videos (GIFs). A `lox.Histogram` is shown as one. Trees
     become `key/path`, complex values `key/real` and `key/imag`, and typed PRNG keys
     `key/0`, `key/1`, ... The configuration is shown as hyperparameters.
 
@@ -27,6 +28,10 @@ class TensorBoardLogger(Logger):
             several images.
         texts: Keys of arrays that are texts: bytes of UTF-8, with or without zeros at the
             end.
+        kinds: By key `"image"`, `"video"` or `"histogram"`, for arrays that do not look
+            like what they are, or look like what they are not. Images are
+            `(height, width)`, videos have time in front, both perhaps with channels
+            behind; integers up to 255 or floats up to 1.
         config: The configuration of the runs.
         on_error: See `Logger`.
         all_processes: See `Logger`.
@@ -40,6 +45,7 @@ class TensorBoardLogger(Logger):
         *,
         images: Iterable[str] = (),
         texts: Iterable[str] = (),
+        kinds: Mapping[str, str] | None = None,
         config: Mapping[str, Any] | None = None,
         on_error: OnError = "warn",
         all_processes: bool = False,
@@ -47,7 +53,7 @@ class TensorBoardLogger(Logger):
         every: float = 0.5,
     ):
         super().__init__(
-            TensorBoardWriter(dir, images, texts),
+            TensorBoardWriter(dir, images, texts, kinds),
             config=config,
             on_error=on_error,
             all_processes=all_processes,

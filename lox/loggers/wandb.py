@@ -15,11 +15,16 @@ class WandbLogger(Logger):
     row of the history, in any number and with any steps. The steps are logged with the
     values, and W&B plots each key against the step called `step`, or else against its first
     step. Arrays become histograms, and `key/nonfinite` says how many of their elements are
-    NaN or infinite. Trees become `key/path`, complex values `key/real` and `key/imag`, and
-    typed PRNG keys `key/0`, `key/1`, ... A step with the name of a key in the same row gets
-    an underscore.
+    NaN or infinite. Arrays of uint8 with the shape `(height, width, channels)` become
+    images, and those with time in front videos (GIFs). A `lox.Histogram` is shown as one.
+    Trees become `key/path`, complex values `key/real` and `key/imag`, and typed PRNG keys
+    `key/0`, `key/1`, ... A step with the name of a key in the same row gets an underscore.
 
     Args:
+        kinds: By key `"image"`, `"video"` or `"histogram"`, for arrays that do not look
+            like what they are, or look like what they are not. Images are
+            `(height, width)`, videos have time in front, both perhaps with channels
+            behind; integers up to 255 or floats up to 1.
         config: The configuration of the runs.
         on_error: See `Logger`.
         all_processes: See `Logger`.
@@ -32,6 +37,7 @@ class WandbLogger(Logger):
     def __init__(
         self,
         *,
+        kinds: Mapping[str, str] | None = None,
         config: Mapping[str, Any] | None = None,
         on_error: OnError = "warn",
         all_processes: bool = False,
@@ -40,7 +46,7 @@ class WandbLogger(Logger):
         **init_kwargs: Any,
     ):
         super().__init__(
-            WandbWriter(**init_kwargs),
+            WandbWriter(kinds, **init_kwargs),
             config=config,
             on_error=on_error,
             all_processes=all_processes,

@@ -1,1 +1,1 @@
-"""The command line. What it does not need for a command is not imported for it."""
+"""The command line. Each command imports only what it needs, so that it starts quickly."""

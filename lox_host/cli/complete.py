@@ -1,25 +1,26 @@
-"""Completion in shells, by argcomplete: `lox completion SHELL` prints what asks for it.
+"""Shell completion, with argcomplete. `lox completion SHELL` prints its set-up.
 
 To complete a word, a shell calls `lox` itself, with the line so far in the environment. The
 parser knows commands and options; this file finds stores, runs and keys.
 """
 
 import argparse
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import Any
 
-from lox_host.cli.errors import CLIError
-from lox_host.cli.select_runs import all_runs, locate, select_runs
-from lox_host.store import find_stores
+from lox_host.reading.find import HINT_FOLDERS, stores_below
+from lox_host.reading.select import DEFAULT, all_runs, locate, select_runs
+from lox_host.store import is_store
 
 SHELLS = ("bash", "zsh", "fish")
 # What cannot be read has nothing to offer.
-_UNREADABLE = (CLIError, OSError, ValueError)
+_UNREADABLE = (LookupError, OSError, ValueError)
 
 
 def completion(shell: str) -> None:
-    """Print what makes a shell complete commands, runs and keys."""
+    """Print the code that makes a shell complete commands, runs and keys."""
     import argcomplete
 
     print(argcomplete.shellcode(["lox"], shell=shell).strip())
@@ -36,19 +37,20 @@ def is_asked_by_shell() -> bool:
     return "_ARGCOMPLETE" in os.environ
 
 
-def complete_run(prefix: str, **_: Any) -> list[str]:
+def complete_run(prefix: str, **_: object) -> list[str]:
     """Return stores, and in a store its runs."""
-    try:
-        store = locate(prefix or ".")[0]
-        paths = [run.path for run in all_runs(store)]
-        # Shells print what they are told: no names that move the cursor.
-        return [path for path in paths if path.isprintable()]
-    except _UNREADABLE:
-        folder = os.path.dirname(prefix) or "."
-        return [os.path.join(path, "") for path in find_stores(folder)]
+    folder = os.path.dirname(prefix)
+    with contextlib.suppress(*_UNREADABLE):
+        if is_store(folder or prefix or DEFAULT):
+            stores = locate(prefix or DEFAULT)[0]
+            paths = [run.path for run in all_runs(stores)]
+            # Shells print what they are told: no names that move the cursor.
+            return [path for path in paths if path.isprintable()]
+    stores = stores_below(folder or ".", HINT_FOLDERS)
+    return [os.path.join(path, "") for path in stores]
 
 
-def complete_key(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+def complete_key(parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """Return the keys of the runs that have been typed."""
     where: str | Sequence[str] = parsed_args.where
     keys: dict[str, None] = {}

@@ -1,73 +1,65 @@
-"""What there is to say of a run: when it ran, how far it is, how it was configured."""
+"""Describe a run: when it ran, how far it is, and how it was configured."""
 
 import datetime
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from lox_host.cli.select_runs import SelectedRun, by_session
 from lox_host.display.text import clean, duration
-from lox_host.store import StoredRun, stored_runs
-
-# A session that has been written to within so many seconds is said to be live.
-LIVE = 60.0
-
-
-def state(run: SelectedRun) -> str:
-    """Return `ended`, `live`, or `unfinished`: killed, or silent for a while."""
-    if run.reader.ended:
-        return "ended"
-    return "live" if time.time() - run.reader.last_change < LIVE else "unfinished"
+from lox_host.reading.fields import in_words
+from lox_host.reading.select import SelectedRun
+from lox_host.run_config import flat_config
+from lox_host.store import StoredRun
 
 
 def time_taken(run: SelectedRun) -> str:
-    """Return how long a run took until it ended or was last heard of."""
+    """Return how long a run took until its end or its last row."""
     seconds = duration(max(0.0, run.reader.last_change - run.run.start))
-    return seconds if run.reader.ended else f"{seconds} {state(run)}"
+    return seconds if run.reader.ended else f"{seconds} {run.reader.state}"
 
 
 def full_date(seconds: float) -> str:
-    """Return a time to the second, in the time zone of the reader."""
+    """Format a time to the second, in the local time zone."""
     return datetime.datetime.fromtimestamp(seconds).isoformat(" ", "seconds")
 
 
-def short_date(seconds: float) -> str:
-    """Return the same in few letters: of another year, the day alone."""
-    then = datetime.datetime.fromtimestamp(seconds)
-    is_this_year = then.year == datetime.datetime.now().year
-    return f"{then:%b %d %H:%M}" if is_this_year else f"{then:%Y-%m-%d}"
-
-
-def settings(config: Mapping[str, Any], outer: str = "") -> list[tuple[str, str]]:
+def settings(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the entries of a configuration by name, `outer.inner`."""
-    found: list[tuple[str, str]] = []
-    for name, value in config.items():
-        full_name = clean(f"{outer}{name}")
-        if isinstance(value, Mapping) and value:
-            found += settings(value, f"{full_name}.")
-        else:
-            found.append((full_name, clean(str(value))))
-    return found
+    entries = flat_config(config, separator=".").items()
+    return [(clean(name), clean(in_words(value))) for name, value in entries]
 
 
-def stored(runs: Sequence[SelectedRun]) -> list[StoredRun]:
-    """Return what is in each of the runs. Their sessions are read once."""
-    sessions = {reader: stored_runs(reader) for reader in by_session(runs)}
-    return [sessions[run.reader][run.id] for run in runs]
+def environment(known: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment of a session as a few lines of text, by name."""
+    who = "@".join(str(known[name]) for name in ("user", "host") if known.get(name))
+    dirty = " and changes" if known.get("dirty") else ""
+    versions = [f"{x} {known[x]}" for x in ("python", "jax", "lox") if known.get(x)]
+    devices = known.get("devices")
+    kinds = devices.items() if isinstance(devices, Mapping) else ()
+    lines = {
+        "host": who,
+        "command": str(known.get("command", "")),
+        "commit": f"{known['commit']}{dirty}" if known.get("commit") else "",
+        "versions": "  ".join(versions),
+        "devices": "  ".join(f"{number} {kind}" for kind, number in kinds),
+    }
+    return {name: clean(str(text)) for name, text in lines.items() if text}
 
 
 def describe(run: SelectedRun, stored: StoredRun) -> dict[str, Any]:
-    """Return all of it, for programs."""
+    """Return the whole description as JSON, for other programs."""
     return {
         "run": run.path,
+        "index": run.index,
         "name": stored.name,
         "key": stored.key,
         "session": stored.session,
         "number": run.number,
         "sessions": run.sessions,
+        "launch": stored.launch,
         "group": stored.group,
+        "tags": stored.tags,
         "process": stored.process,
-        "state": state(run),
+        "state": stored.state,
         "start": stored.start,
         "last": run.reader.last_change,
         "rows": stored.rows,

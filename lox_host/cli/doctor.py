@@ -1,4 +1,4 @@
-"""`lox doctor`: what is damaged in a store, and what of it can be saved."""
+"""`lox doctor`: find what is damaged in a store, and save the rest."""
 
 import shlex
 
@@ -8,7 +8,7 @@ from lox_host.store import SessionReport, examine, repair
 
 
 def doctor(where: str, *, to: str | None) -> None:
-    """Read all of a store and say what is wrong; write what can be read to another one."""
+    """Read all of a store and print what is wrong. Write the rest to another store."""
     problems, sessions = examine(where)
     runs = sum(len(session.reader.runs) for session in sessions if session.reader)
     rows = sum(session.rows for session in sessions)

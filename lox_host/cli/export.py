@@ -1,4 +1,4 @@
-"""`lox export`: runs in another format, or in a tracker."""
+"""`lox export`: convert runs to another format, or send them to a tracker."""
 
 import contextlib
 import importlib
@@ -6,21 +6,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lox_host.cli.errors import CLIError
-from lox_host.cli.select_runs import SelectedRun, by_session, select_all
 from lox_host.display.text import clean, count
 from lox_host.extras import import_extra
-from lox_host.store import KeyRows, open_session, read_key_rows, retry_if_stale
+from lox_host.reading.select import SelectedRun, by_session, select_all
+from lox_host.store import KeyRows, Reader, read_key_rows, reopen, retry_if_stale
 from lox_host.table import in_polars, table
 from lox_host.writer import Writer
 from lox_host.writers._files import create_file
 from lox_host.writers.replay import read_recording, replay
 
-# Where the writers are: only the one that is needed is imported.
+# The module of each writer. Only the one that is needed is imported.
 FOLDERS = {
     "csv": ("csv", "CSVWriter"),
     "json": ("json", "JSONWriter"),
     "tensorboard": ("tensorboard", "TensorBoardWriter"),
 }
+TABLES = ("delta", "iceberg", "lance")
 PROJECTS = {
     "mlflow": ("mlflow", "MLflowWriter"),
     "neptune": ("neptune", "NeptuneWriter"),
@@ -30,12 +31,16 @@ PROJECTS = {
 
 
 def export(where: Sequence[str], to: str, *, out: str | None, project: str | None) -> None:
-    """Send runs to a tracker, or into files in a folder."""
+    """Send runs to a tracker, or write them to files in a folder."""
     _check(to, out, project)
     runs = select_all(where)
     folder = out or to
     if to == "parquet":
         _write_parquet(runs, Path(folder).expanduser())
+    elif to in TABLES:
+        from lox_host.cli.export_table import write_table
+
+        write_table(runs, to, Path(folder).expanduser())
     else:
         writer = _writer(to, folder, project or "lox")
         for reader, selected in by_session(runs).items():
@@ -48,7 +53,7 @@ def export(where: Sequence[str], to: str, *, out: str | None, project: str | Non
 
 @contextlib.contextmanager
 def _errors_of(to: str) -> Iterator[None]:
-    """Show what a tracker raises, such as that nobody is logged in, in one line."""
+    """Print an error of a tracker in one line, for example if you are not logged in."""
     try:
         yield
     except Exception as error:
@@ -68,7 +73,7 @@ def _writer(to: str, folder: str, project: str) -> Writer:
 def _write_parquet(runs: Sequence[SelectedRun], folder: Path) -> None:
     pl = import_extra("polars", "`lox export --to parquet`", "polars")
     for reader, selected in by_session(runs).items():
-        key_rows = _read(reader.folder, [run.id for run in selected])
+        key_rows = _read(reader, [run.id for run in selected])
         for run in selected:
             flat = {key: rows.flat(key) for key, rows in key_rows[run.id].items()}
             path = create_file(folder, run.run, ".parquet")
@@ -76,8 +81,8 @@ def _write_parquet(runs: Sequence[SelectedRun], folder: Path) -> None:
 
 
 @retry_if_stale
-def _read(session: Path, ids: Sequence[int]) -> dict[int, dict[str, KeyRows]]:
-    return read_key_rows(open_session(session), ids)
+def _read(session: Reader, ids: Sequence[int]) -> dict[int, dict[str, KeyRows]]:
+    return read_key_rows(reopen(session), ids)
 
 
 def _check(to: str, out: str | None, project: str | None) -> None:

@@ -1,180 +1,155 @@
-"""`lox ls`: the runs of a store."""
+"""`lox ls`: list the runs of stores."""
 
-import os
-import shlex
-from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from lox_host.cli.describe import describe, settings, short_date, stored, time_taken
-from lox_host.cli.errors import CLIError
-from lox_host.cli.match import select_names
-from lox_host.cli.output import Column, Screen, print_json, screen
-from lox_host.cli.select_runs import SelectedRun, all_runs, by_session, locate, select_all
-from lox_host.display.text import (
-    clean,
-    count,
-    deviation,
-    digits,
-    diverged,
-    not_finite,
-)
-from lox_host.store import NonFinite, StoredRun, retry_if_stale
+from lox_host.cli.describe import describe
+from lox_host.cli.output import Screen, print_json, screen
+from lox_host.display.text import clean, count, not_finite
+from lox_host.reading.fields import field, sort_key
+from lox_host.reading.names import select_names
+from lox_host.reading.overview import chosen, grouped, health, overview
+from lox_host.reading.runs import describe_runs
+from lox_host.reading.select import SelectedRun, all_runs, locate, no_runs, pick
+from lox_host.reading.where import select_where
+from lox_host.store import StoredRun, retry_if_stale
 
 NOT_FINITE = 20  # runs that are named because some of their values are not finite
-KEYS = 4  # as many are shown as there is room for, and no more
-
-
-class Item(NamedTuple):
-    """A session of a run, what is in it, its last values, and how many are not finite."""
-
-    run: SelectedRun
-    stored: StoredRun
-    last_values: dict[str, np.generic]
-    nonfinite: dict[str, NonFinite]
-
-
-class Line(NamedTuple):
-    """What one line of the table is about: a run, or all runs of a session.
-
-    Attributes:
-        items: The runs.
-        is_inner: Whether the line of all runs of the session is above it.
-    """
-
-    items: list[Item]
-    is_inner: bool
-
-    @property
-    def label(self) -> str:
-        run = self.items[0].run
-        if len(self.items) > 1:
-            session = shlex.quote(clean(os.path.join(run.store, run.session)))
-            return f"{session} ({count(len(self.items), 'run')})"
-        return f"  {run.address}" if self.is_inner else run.address
-
-    @property
-    def rows(self) -> str:
-        rows = [item.stored.rows for item in self.items]
-        low, high = min(rows), max(rows)
-        return str(low) if low == high else f"{low}-{high}"
-
-    def value(self, key: str) -> tuple[str, str]:
-        """Return the last value, or the mean over runs of theirs, and its deviation."""
-        found = [item.last_values[key] for item in self.items if key in item.last_values]
-        if not found:
-            return "", ""
-        if len(self.items) == 1:
-            return digits(float(found[0]), found[0].dtype.kind), ""
-        with np.errstate(all="ignore"):
-            numbers = np.array(found, np.float64)
-            finite = numbers[np.isfinite(numbers)]
-            gone = diverged(len(numbers) - len(finite), len(numbers))
-            if not len(finite):
-                return digits(numbers.mean()), gone
-            return digits(finite.mean()), f" ± {deviation(finite.std())}{gone}"
+LINES = 50  # runs that a terminal shows unless it is told how many
 
 
 @retry_if_stale
-def ls(where: str, keys: Sequence[str], *, config: bool, as_json: bool) -> None:
-    """List the runs of a store, or those that are meant."""
-    items = _items(where)
-    if as_json:
-        print_json([_for_programs(item) for item in items])
-        return
-    if not items:
-        raise CLIError(f"The store in {where!r} has no runs yet.")
-    # Without `-k`, the keys that most runs have, in the order of logging where it is a tie.
-    known = Counter(key for item in items for key in item.last_values)
-    shown = [key for key, _ in known.most_common(KEYS)]
+def ls(
+    where: Sequence[str],
+    keys: Sequence[str],
+    *,
+    condition: str | None,
+    sort: str | None,
+    reverse: bool,
+    columns: Sequence[str],
+    group_by: Sequence[str],
+    limit: int | None,
+    config: bool,
+    as_json: bool,
+) -> None:
+    """List all runs of stores, or the selected ones."""
+    selected, stores = _select(where)
+    known = describe_runs(selected)
+    by_index = {run.index: run for run in selected}
+    runs = _sorted(select_where(known, condition), sort, reverse=reverse)
+    shown = runs if limit is None or group_by else runs[:limit]
     if keys:
-        shown = select_names(known, keys, f"What `lox ls {where}` lists")
-    lines = _lines(items)
-    strong = [i for i, line in enumerate(lines) if len(line.items) > 1]
-    columns = _columns(lines)
-    columns += [_value_column(lines, key, is_optional=not keys) for key in shown]
-    if config:
-        columns.append(Column("CONFIG", [_config(line.items[0]) for line in lines]))
+        names = dict.fromkeys(key for run in known for key in run.last)
+        keys = select_names(names, keys, f"What `lox ls {' '.join(where)}` lists")
+    if as_json:
+        groups = [_group_for_programs(runs, group_by)] if group_by else []
+        described = [_for_programs(by_index[run.index], run) for run in shown]
+        print_json(groups[0] if groups else described)
+        return
+    if not known:
+        raise no_runs(stores)
+    if not runs:
+        raise LookupError(f"None of {count(len(known), 'run')} is one where {condition}.")
     out = screen()
-    out.table(columns, strong)
-    _print_nonfinite(out, [item for item in items if item.nonfinite])
+    if group_by:
+        out.table(grouped(runs, group_by, keys)[0])
+        out.line((f"[{health(runs)}]", "dim"))
+        return
+    # On a terminal, print how to see the rest.
+    if limit is None and out.width is not None:
+        shown = runs[:LINES]
+    labels = [by_index[run.index].address for run in shown]
+    names = [*columns, *(_config_names(known) if config else [])]
+    if columns or config:
+        out.table(chosen(shown, labels, [*names, *keys]))
+    else:
+        out.table(overview(shown, labels, among=known, keys=keys))
+    _print_end(out, runs, shown)
+    _print_nonfinite(out, [(by_index[run.index], run) for run in shown if run.nonfinite])
 
 
-def _print_nonfinite(out: Screen, items: list[Item]) -> None:
+def _select(where: Sequence[str]) -> tuple[list[SelectedRun], list[str]]:
+    """Return all sessions of the selected runs, each once, and their stores."""
+    found: dict[Any, SelectedRun] = {}
+    stores: list[str] = []
+    for text in where:
+        its_stores, word = locate(text)
+        stores += its_stores
+        runs = all_runs(its_stores)
+        for run in pick(runs, word) if word else runs:
+            found.setdefault((run.reader.folder.resolve(), run.id), run)
+    if len(where) == 1:
+        return list(found.values()), stores
+    # Of several stores, the lines are numbered as they are here.
+    return [run.numbered(i) for i, run in enumerate(found.values())], stores
+
+
+def _sorted(
+    runs: Sequence[StoredRun], name: str | None, *, reverse: bool
+) -> list[StoredRun]:
+    """Sort runs by a config entry, a last value or a field. Runs without it come last."""
+    if name is None or not runs:
+        return list(reversed(runs)) if reverse else list(runs)
+    descending = name.startswith("-") != reverse
+    _, get = field(runs, name.removeprefix("-"))
+    keyed = [(sort_key(get(run)), run) for run in runs]
+    present = [(key, run) for key, run in keyed if key[0] < 3]
+    present.sort(key=lambda pair: pair[0], reverse=descending)
+    return [run for _, run in present] + [run for key, run in keyed if key[0] == 3]
+
+
+def _config_names(runs: Sequence[StoredRun]) -> list[str]:
+    return list(dict.fromkeys(name for run in runs for name in run.settings))
+
+
+def _print_end(out: Screen, runs: Sequence[StoredRun], shown: Sequence[StoredRun]) -> None:
+    """Print the number of runs, unless it is obvious."""
+    hidden = len(runs) - len(shown)
+    if hidden:
+        more = f"and {count(hidden, 'more run')}: `--limit {len(runs)}` shows all"
+        out.line((more, "dim"))
+    is_plain = health(runs) == count(len(runs), "run")
+    if len(runs) > 10 or not is_plain:
+        out.line((f"[{health(runs)}]", "dim"))
+
+
+def _print_nonfinite(out: Screen, runs: Sequence[tuple[SelectedRun, StoredRun]]) -> None:
     """Print which keys of which runs are not finite, and since when."""
-    if items:
+    if runs:
         out.line()
-    for item in items[:NOT_FINITE]:
-        for key, bad in item.nonfinite.items():
+    for selected, run in runs[:NOT_FINITE]:
+        for key, bad in run.nonfinite.items():
             text = not_finite(bad.rows, bad.step, bad.first)
-            out.line((f"{item.run.address}: {clean(key)} {text}", "red"))
-    if len(items) > NOT_FINITE:
-        more = count(len(items) - NOT_FINITE, "more run")
+            out.line((f"{selected.address}: {clean(key)} {text}", "red"))
+    if len(runs) > NOT_FINITE:
+        more = count(len(runs) - NOT_FINITE, "more run")
         out.line((f"and values that are not finite in {more}", "red"))
 
 
-def _items(where: str) -> list[Item]:
-    store, name = locate(where)
-    runs = select_all([where]) if name else all_runs(store)
-    last_values = {reader: reader.last_values() for reader in by_session(runs)}
-    nonfinite = {reader: reader.nonfinite() for reader in last_values}
-    return [
-        Item(
-            run,
-            its_stored,
-            last_values[run.reader][run.id],
-            nonfinite[run.reader].get(run.id, {}),
-        )
-        for run, its_stored in zip(runs, stored(runs), strict=True)
-    ]
-
-
-def _for_programs(item: Item) -> dict[str, Any]:
+def _for_programs(selected: SelectedRun, run: StoredRun) -> dict[str, Any]:
     bad = {
         key: {
             "count": found.rows,
             "first": {found.step: found.first} if found.step else None,
         }
-        for key, found in item.nonfinite.items()
+        for key, found in run.nonfinite.items()
     }
-    values = {"values": item.last_values, "nonfinite": bad}
-    return {**describe(item.run, item.stored), **values}
+    values = {"values": dict(run.last), "nonfinite": bad}
+    return {**describe(selected, run), **values}
 
 
-def _lines(items: list[Item]) -> list[Line]:
-    """Return a line for a run alone, or for all runs of a session and then each of them."""
-    sessions: dict[str, list[Item]] = {}
-    for item in items:
-        sessions.setdefault(item.stored.session, []).append(item)
-    lines: list[Line] = []
-    for group in sessions.values():
-        lines.append(Line(group, is_inner=False))
-        if len(group) > 1:
-            lines += [Line([item], is_inner=True) for item in group]
-    return lines
-
-
-def _columns(lines: list[Line]) -> list[Column]:
-    firsts = [None if line.is_inner else line.items[0].run for line in lines]
-    started = [short_date(run.run.start) if run else "" for run in firsts]
-    took = [time_taken(run) if run else "" for run in firsts]
+def _group_for_programs(
+    runs: Sequence[StoredRun], by: Sequence[str]
+) -> list[dict[str, Any]]:
+    getters = [field(runs, name) for name in by]
     return [
-        Column("RUN", [line.label for line in lines]),
-        Column("STARTED", started, style="dim", optional=True),
-        Column("TOOK", took, right=True, optional=True),
-        Column("ROWS", [line.rows for line in lines], right=True),
+        {
+            "group": {name: get(line[0]) for name, get in getters},
+            "runs": [run.path for run in line],
+            "values": {
+                key: [run.last[key] for run in line if key in run.last]
+                for key in dict.fromkeys(key for run in line for key in run.last)
+            },
+        }
+        for line in grouped(runs, by, ())[1]
     ]
-
-
-def _value_column(lines: list[Line], key: str, *, is_optional: bool) -> Column:
-    """Return the numbers of each line below each other, and their deviations."""
-    pairs = [line.value(key) for line in lines]
-    width = max(len(number) for number, _ in pairs)
-    cells = [f"{number:>{width}}{spread}" for number, spread in pairs]
-    return Column(clean(key), cells, numbers=True, optional=is_optional)
-
-
-def _config(item: Item) -> str:
-    return " ".join(f"{name}={value}" for name, value in settings(item.stored.config))

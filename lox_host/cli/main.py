@@ -1,4 +1,4 @@
-"""The commands, and how a process ends that runs one of them."""
+"""Run a command of the command line, and turn errors into messages and exit codes."""
 
 import importlib
 import os
@@ -7,16 +7,18 @@ import warnings
 from collections.abc import Sequence
 
 from lox_host.cli.complete import answer_shell, is_asked_by_shell
-from lox_host.cli.errors import CLIError, list_names, suggest
+from lox_host.cli.errors import CLIError
 from lox_host.cli.parser import parser_of_lox
 from lox_host.display.text import clean
+from lox_host.reading.names import list_names, suggest
 
 # The module of each command, which holds a function of its name.
 COMMANDS = {
-    **{name: name for name in ("ls", "show", "tail", "plot", "export", "doctor")},
+    **{name: name for name in ("ls", "show", "compare", "query", "tail", "plot", "view")},
+    **{name: name for name in ("export", "doctor", "push", "compact")},
     "completion": "complete",
 }
-# As shells have it: 128 and the number of the signal.
+# The convention of shells: 128 plus the number of the signal.
 INTERRUPTED, CLOSED = 130, 141
 
 
@@ -24,14 +26,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Returns:
-        What the process ends with: 0, 1 if it failed, 2 if it was called in a wrong way.
+        The exit code: 0, 1 if the command failed, 2 if its arguments are wrong.
     """
     args = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
-        # Keys may be in Greek where the output is in ASCII.
+        # A key may have Greek letters while the output is ASCII. Escape them.
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
     try:
-        # Users see warnings too: in one line, without the place in our code.
+        # Print warnings in one line, without the place in our code.
         with warnings.catch_warnings():
             warnings.showwarning = _print_warning
             code = _dispatch(args)
@@ -48,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(args: list[str]) -> int:
-    """Run the command that the arguments ask for, and return the code of the process."""
+    """Run the command that the arguments name, and return the exit code."""
     parser = parser_of_lox()
     if is_asked_by_shell():
         answer_shell(parser)
@@ -72,12 +74,12 @@ def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _clean(message: object) -> str:
-    """Return a text without what moves the cursor: it may quote names from a store."""
+    """Remove control characters from a text, which may quote names from a store."""
     return "\n".join(clean(line) for line in str(message).split("\n"))
 
 
 def _discard_output() -> None:
-    """Print nothing more, not even at exit: the program that read the output has ended."""
+    """Discard all further output, as the program that reads it has ended."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,18 +1,19 @@
-"""What can be typed: commands and their options."""
+"""The commands of the command line and their options."""
 
 import argparse
 from typing import TypeAlias
 
 from lox_host.cli.complete import SHELLS, complete_key, complete_run
-from lox_host.cli.select_runs import DEFAULT
+from lox_host.reading.select import DEFAULT
 
 RUN = (
     "a run as `lox ls` prints it: STORE/NAME, or enough of the name to tell it from "
     "others; STORE/NAME@1 for an earlier session; STORE/SESSION for all runs of a session; "
     "STORE for all its runs, each in its newest session (default: .lox)"
 )
+PATHS = "a store, a folder with stores below, or a run or session in one (default: .lox)"
 FORMATS = (
-    *("csv", "json", "parquet", "tensorboard"),
+    *("csv", "json", "parquet", "tensorboard", "delta", "iceberg", "lance"),
     *("wandb", "mlflow", "trackio", "neptune"),
 )
 
@@ -20,7 +21,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def parser_of_lox() -> argparse.ArgumentParser:
-    """Return what understands the command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         "lox", description="Look at runs that `lox.loggers.SaveLogger` or `lox.save` saved."
     )
@@ -33,18 +34,48 @@ def parser_of_lox() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for add in (
-        *(_add_ls, _add_show, _add_tail, _add_plot, _add_export),
-        *(_add_doctor, _add_completion),
+        *(_add_ls, _add_show, _add_compare, _add_query, _add_tail, _add_plot, _add_view),
+        *(_add_export, _add_doctor, _add_push, _add_compact, _add_completion),
     ):
         add(commands)
     return parser
 
 
 def _add_ls(commands: Commands) -> None:
-    ls = _command(commands, "ls", "list runs, their rows and last values")
-    _add_where(ls, "?", "a store, or a session in one (default: .lox)", metavar="DIR")
+    ls = _command(commands, "ls", "list runs, what differs in their configs, last values")
+    _add_where(ls, "*", PATHS, metavar="PATH")
     _add_keys(ls, "show the last value of this key; may be repeated")
-    ls.add_argument("-c", "--config", action="store_true", help="show how runs were set up")
+    _add_condition(ls)
+    ls.add_argument(
+        "--sort",
+        metavar="NAME",
+        help="sort by an entry of the config, a last value, or a field such as `start`",
+    )
+    ls.add_argument("-r", "--reverse", action="store_true", help="the highest first")
+    ls.add_argument(
+        "--columns",
+        metavar="NAMES",
+        type=_names,
+        default=[],
+        help="show these: entries of the config, keys, and fields, with commas between",
+    )
+    ls.add_argument(
+        "--group-by",
+        metavar="NAMES",
+        type=_names,
+        default=[],
+        help="a line for all runs that agree in these, with means over runs",
+    )
+    ls.add_argument(
+        "-n",
+        "--limit",
+        metavar="N",
+        type=_natural,
+        help="show N runs (default: 50 on a terminal, all elsewhere)",
+    )
+    ls.add_argument(
+        "-c", "--config", action="store_true", help="show all entries of the config"
+    )
     _add_json(ls)
 
 
@@ -52,7 +83,33 @@ def _add_show(commands: Commands) -> None:
     show = _command(commands, "show", "show the keys of a run, their values and curves")
     _add_where(show, "*", RUN)
     _add_keys(show, "only this key; may be repeated")
+    _add_condition(show)
     _add_json(show)
+
+
+def _add_compare(commands: Commands) -> None:
+    what = "show configs and last values of runs side by side"
+    compare = _command(commands, "compare", what)
+    _add_where(compare, "*", RUN)
+    _add_keys(compare, "only the last value of this key; may be repeated")
+    compare.add_argument(
+        "-d", "--differing", action="store_true", help="only what is not the same"
+    )
+    _add_json(compare)
+
+
+def _add_query(commands: Commands) -> None:
+    what = "ask about runs in SQL, with DuckDB"
+    query = _command(commands, "query", what)
+    query.add_argument(
+        "sql",
+        metavar="SQL",
+        help="a question about the tables `runs` and `rows`, such as 'SELECT run, "
+        "min(loss) FROM rows GROUP BY run'",
+    )
+    _add_where(query, "*", RUN)
+    _add_condition(query)
+    _add_json(query)
 
 
 def _add_tail(commands: Commands) -> None:
@@ -86,13 +143,29 @@ def _add_plot(commands: Commands) -> None:
         default="plot.png",
         help="the picture: .png, .pdf or .svg (default: plot.png)",
     )
-    plot.add_argument("-x", metavar="STEP", help="the step to plot against, or `row`")
+    plot.add_argument(
+        "-x", "--x", metavar="STEP", help="the step to plot against, `time` or `row`"
+    )
+    plot.add_argument(
+        "--by",
+        metavar="NAME",
+        help="a curve for each value of this entry of the config, such as `lr`",
+    )
+    _add_condition(plot)
     plot.add_argument(
         "--band",
-        choices=["std", "range", "none"],
+        choices=["std", "range", "80%", "ci", "iqm", "none"],
         default="std",
-        help="what is drawn around the mean of several runs; `none` draws all of them "
-        "(default: std)",
+        metavar="BAND",
+        help="what is drawn around the mean of several runs: `std`, `range`, `80%%` "
+        "(without the highest and the lowest tenth), `ci` (95%% confidence), `iqm` (of the "
+        "interquartile mean), or `none` to draw all of them (default: std)",
+    )
+    plot.add_argument(
+        "--log",
+        choices=["x", "y", "xy"],
+        default="",
+        help="make these axes logarithmic",
     )
     plot.add_argument(
         "--smooth",
@@ -100,6 +173,37 @@ def _add_plot(commands: Commands) -> None:
         type=_positive,
         default=1,
         help="draw the mean of N rows in the place of each",
+    )
+
+
+def _add_view(commands: Commands) -> None:
+    view = _command(commands, "view", "look at runs in a browser, while they are written")
+    help = "a store, or a folder with stores in it (default: .lox)"
+    _add_where(view, "*", help, metavar="DIR")
+    view.add_argument(
+        "--port",
+        metavar="N",
+        type=_port,
+        default=8642,
+        help="the port to serve on; 0 for any that is free (default: 8642)",
+    )
+    view.add_argument(
+        "--host",
+        metavar="ADDRESS",
+        default="127.0.0.1",
+        help="the address to serve on; other machines need the token in the URL that is "
+        "printed (default: 127.0.0.1, this machine only)",
+    )
+    view.add_argument(
+        "--no-browser",
+        dest="browser",
+        action="store_false",
+        help="only print the URL",
+    )
+    view.add_argument(
+        "--export",
+        metavar="FILE.html",
+        help="write one file that needs no server and no network",
     )
 
 
@@ -128,6 +232,23 @@ def _add_doctor(commands: Commands) -> None:
         metavar="DIR",
         help="write all that can be read to a new store, and leave this one as it is",
     )
+
+
+def _add_push(commands: Commands) -> None:
+    what = "upload what killed processes of this machine have left"
+    push = _command(commands, "push", what)
+    push.add_argument(
+        "urls",
+        metavar="URL",
+        nargs="*",
+        help="where to, such as s3://bucket/exp1 (default: wherever something is left)",
+    )
+
+
+def _add_compact(commands: Commands) -> None:
+    what = "join the small objects of stores on object storage"
+    compact = _command(commands, "compact", what)
+    compact.add_argument("urls", metavar="URL", nargs="+", help="such as s3://bucket/exp1")
 
 
 def _add_completion(commands: Commands) -> None:
@@ -162,15 +283,34 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", dest="as_json", action="store_true", help="for programs")
 
 
+def _add_condition(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--where",
+        dest="condition",
+        metavar="CONDITION",
+        help="only runs for which this is true, such as 'lr > 1e-3 and seed < 4'",
+    )
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def _natural(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
 
 
 def _positive(text: str) -> int:
     if not _natural(text):
         raise argparse.ArgumentTypeError("there is no mean of 0 rows")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: give a number up to 65535")
     return int(text)
 
 

@@ -1,24 +1,42 @@
-"""`lox plot`: curves of runs in a picture."""
+"""`lox plot`: draw curves of runs."""
 
 import dataclasses
 import itertools as it
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from lox_host.cli.errors import CLIError, missing_key
-from lox_host.cli.match import is_wanted, matches
-from lox_host.cli.select_runs import SelectedRun, by_session, select_runs
+from lox_host.cli.errors import CLIError
 from lox_host.display.curves import Curve, curves_of
 from lox_host.display.panels import add_legend, draw_panel, grid, label_axes
 from lox_host.display.text import clean, count
 from lox_host.extras import import_extra
+from lox_host.reading.fields import field, in_words, sort_key
+from lox_host.reading.names import find_names, matches, missing_key, wanted_names
+from lox_host.reading.runs import describe_runs, select_meant
+from lox_host.reading.select import SelectedRun, by_session
 from lox_host.store import KeyRows, read_key_rows, retry_if_stale
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# By name, the curve of all runs that are drawn together.
+# The curve of all runs that are drawn together, by name.
 Curves = dict[str, Curve]
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """How to draw curves.
+
+    Attributes:
+        band: The band around the mean of several runs. None: draw each run.
+        smooth: How many rows to average, up to and including each row.
+        log: The logarithmic axes, of "x" and "y".
+    """
+
+    band: str | None
+    smooth: int
+    log: str
 
 
 @retry_if_stale
@@ -30,34 +48,57 @@ def plot(
     x: str | None,
     band: str,
     smooth: int,
+    by: str | None,
+    log: str,
+    condition: str | None,
 ) -> None:
-    """Draw a panel for each key, in it a curve for each of `where`.
+    """Draw a panel per key, with a curve per condition in `where` or value of `by`.
 
-    Several runs of one of them are drawn as their mean with a band, or all of them.
+    If a curve has several runs, draw their mean with a band, or each of them.
     """
     matplotlib = import_extra("matplotlib", "`lox plot`", "plot")
     matplotlib.use("agg")
-    runs = {text: select_runs(text) for text in where}
+    runs = _groups(where, by, condition)
+    together = [run for group in runs.values() for run in group]
     curves = {text: _curves(selected, keys, x) for text, selected in runs.items()}
-    names = list(dict.fromkeys(it.chain(*curves.values())))
-    _check(names, [*it.chain(*runs.values())], keys, x)
-    figure = _draw(names, curves, None if band == "none" else band, smooth)
+    names = wanted_names(dict.fromkeys(it.chain(*curves.values())), keys)
+    _check(names, together, keys, x)
+    look = Look(None if band == "none" else band, smooth, log)
+    figure = _draw(names, curves, look)
     try:
         figure.savefig(out, dpi=150)
     except (OSError, ValueError) as error:
         raise CLIError(f"Cannot write the picture to {out!r}: {error}") from error
-    number = count(sum(map(len, runs.values())), "run")
-    print(clean(f"{', '.join(names)} of {number}: {out}"))
+    print(clean(f"{', '.join(names)} of {count(len(together), 'run')}: {out}"))
+
+
+def _groups(
+    where: Sequence[str], by: str | None, condition: str | None
+) -> Mapping[str, list[SelectedRun]]:
+    """Return the runs of each curve, by its name in the legend."""
+    if by is None:
+        return {text: select_meant([text], condition) for text in where}
+    runs = select_meant(where, condition)
+    stored = describe_runs(runs)
+    name, get = field(stored, by)
+    values = [get(run) for run in stored]
+    groups: dict[str, list[SelectedRun]] = {}
+    for value, run in sorted(
+        zip(values, runs, strict=True), key=lambda pair: sort_key(pair[0])
+    ):
+        text = "none" if value is None else in_words(value)
+        groups.setdefault(f"{name}={text}", []).append(run)
+    return groups
 
 
 def _curves(runs: Sequence[SelectedRun], keys: Sequence[str], x: str | None) -> Curves:
-    """Return the curves of some runs by name, the lines of all runs together."""
+    """Return the curves of some runs by name, each with the lines of all runs."""
     curves: Curves = {}
     for reader, selected in by_session(runs).items():
-        wanted = [key for key in reader.keys if _concerns(key, keys)]
+        wanted = _concerned(reader.keys, keys)
         key_rows = read_key_rows(reader, [run.id for run in selected], wanted)
-        for rows in key_rows.values():
-            for curve in _curves_of_run(rows, keys, x):
+        for id, rows in key_rows.items():
+            for curve in _curves_of_run(rows, keys, x, reader.runs[id].start):
                 before = curves.get(curve.name)
                 points = [*(before.points if before else ()), *curve.points]
                 curves[curve.name] = dataclasses.replace(
@@ -70,19 +111,24 @@ def _curves(runs: Sequence[SelectedRun], keys: Sequence[str], x: str | None) -> 
 
 
 def _curves_of_run(
-    key_rows: dict[str, KeyRows], keys: Sequence[str], x: str | None
+    key_rows: dict[str, KeyRows], keys: Sequence[str], x: str | None, start: float
 ) -> list[Curve]:
     curves = []
     for key, rows in key_rows.items():
-        # Without `-k`, what was logged once is no curve.
+        # Without `-k`, skip keys that were logged only once.
         if keys or rows.has_time:
-            curves += curves_of(rows.flat(key), x)
-    return [curve for curve in curves if is_wanted(curve.name, keys)]
+            since_start = dataclasses.replace(rows, time=rows.time - start)
+            curves += curves_of(since_start.flat(key), x)
+    return curves
 
 
-def _concerns(key: str, asked: Sequence[str]) -> bool:
-    """Return whether a key, or something in its tree, is asked for."""
-    return is_wanted(key, asked) or any(matches(name, key) for name in asked)
+def _concerned(known: Sequence[str], asked: Sequence[str]) -> list[str]:
+    """Return the keys that the user names, or whose trees may hold a named value."""
+    wanted: set[str] = set()
+    for name in asked:
+        above = [key for key in known if matches(name, key)]
+        wanted.update(find_names(known, name) or above or known)
+    return [key for key in known if key in wanted or not asked]
 
 
 def _check(
@@ -90,19 +136,20 @@ def _check(
 ) -> None:
     known = list(dict.fromkeys(key for run in runs for key in run.reader.keys))
     for key in keys:
-        if not any(_concerns(name, [key]) for name in known):
+        is_known = find_names(known, key) or any(matches(key, name) for name in known)
+        if not is_known and not find_names(names, key):
             raise missing_key(key, runs[0].address, known)
     if not names:
         behind = "" if x is None else f" with the step {x!r}"
+        if x == "time":
+            behind = " against time, which stores of earlier versions do not have"
         raise CLIError(
             f"There is nothing to plot{behind}: a curve is a real number that was logged "
             f"several times. The keys are {', '.join(known) or 'none yet'}."
         )
 
 
-def _draw(
-    names: Sequence[str], curves: dict[str, Curves], band: str | None, smooth: int
-) -> "Figure":
+def _draw(names: Sequence[str], curves: dict[str, Curves], look: Look) -> "Figure":
     plt = import_extra("matplotlib.pyplot", "`lox plot`", "plot")
     figure = plt.figure(layout="constrained")
     axes = grid(figure, len(names))
@@ -116,15 +163,33 @@ def _draw(
             has_elements = len(curve.points) != curve.runs
             noun = "element" if has_elements else "run"
             of = f" of {count(curve.runs, 'run')}" if has_elements else ""
-            panel = curve.panel(band, noun, of, smooth)
+            panel = curve.panel(look.band, noun, of, look.smooth)
             label = None
             if has_legend:
                 parts = clean(text), curve.summary(noun, of)
                 label = ", ".join(part for part in parts if part)
-                smoothed = f"smoothed over {smooth} rows" if smooth > 1 else ""
+                smoothed = f"smoothed over {look.smooth} rows" if look.smooth > 1 else ""
                 panel = panel._replace(note=smoothed)
             draw_panel(ax, panel, label)
             label_axes(ax, curve.step, name)
+        _scale_axes(
+            ax, [by_name[name] for by_name in curves.values() if name in by_name], look
+        )
         if has_legend:
             add_legend(ax)
     return figure
+
+
+def _scale_axes(ax: "Axes", curves: Sequence[Curve], look: Look) -> None:
+    """Make axes logarithmic, and warn of points that these cannot show."""
+    for axis, scale in enumerate((ax.set_xscale, ax.set_yscale)):
+        if "xy"[axis] not in look.log:
+            continue
+        scale("log")
+        points = [line[axis] for curve in curves for line in curve.points]
+        hidden = sum(int((values <= 0).sum()) for values in points)
+        if hidden:
+            title = ax.get_title(loc="right")
+            what = f"{count(hidden, 'point')} with {'xy'[axis]} ≤ 0 not shown"
+            note = "\n".join(filter(None, [title, what]))
+            ax.set_title(note, loc="right", fontsize="small", color="0.4", parse_math=False)

@@ -1,4 +1,4 @@
-"""`lox show`: what is in a run, or in several of them together."""
+"""`lox show`: summarize one run, or several runs together."""
 
 import math
 import textwrap
@@ -6,38 +6,45 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from lox_host.cli.describe import describe, full_date, settings, stored, time_taken
-from lox_host.cli.match import select_names
-from lox_host.cli.output import GAP, Column, Screen, print_json, room, screen
-from lox_host.cli.select_runs import SelectedRun, by_session, select_all
-from lox_host.display.statistics import Statistics
+import numpy as np
+
+from lox_host.cli.describe import describe, environment, full_date, settings, time_taken
+from lox_host.cli.output import Screen, print_json, screen
+from lox_host.display.columns import GAP, Column, room
+from lox_host.display.statistics import Statistics, named_arrays
 from lox_host.display.summary import Summary
-from lox_host.display.text import clean, count, digits, sparkline
+from lox_host.display.text import clean, count, digits, sparkline, speed
+from lox_host.reading.names import select_names
+from lox_host.reading.runs import describe_runs, select_meant
+from lox_host.reading.select import SelectedRun, by_session
 from lox_host.store import retry_if_stale
-from lox_host.tree import leaves
 
 CURVE = 8, 32  # least and most width of a curve
 MARGIN = 9  # width of the names in front of what is known of all
 
 
 class Content(NamedTuple):
-    """All that some runs logged, in a few numbers.
+    """The logs of some runs in a few numbers.
 
     Attributes:
         summary: Statistics of each name.
         rows: How many rows each name has.
         steps: How far each step has come.
+        rate: How many rows a second were written to the longest key. None: unknown.
     """
 
     summary: Summary
     rows: Counter[str]
     steps: dict[str, float]
+    rate: float | None
 
 
 @retry_if_stale
-def show(where: Sequence[str], keys: Sequence[str], *, as_json: bool) -> None:
+def show(
+    where: Sequence[str], keys: Sequence[str], *, condition: str | None, as_json: bool
+) -> None:
     """Show the keys of runs: rows, last values, the smallest and the largest, a curve."""
-    runs = select_all(where)
+    runs = select_meant(where, condition)
     content = _read(runs)
     names = list(content.summary.statistics)
     if keys:
@@ -55,17 +62,26 @@ def show(where: Sequence[str], keys: Sequence[str], *, as_json: bool) -> None:
 
 def _read(runs: Sequence[SelectedRun]) -> Content:
     summary, rows, steps = Summary(0.0), Counter[str](), dict[str, float]()
+    first, last = math.inf, -math.inf
     # The same id may be in several sessions, for different runs.
     number = {run: i for i, run in enumerate(runs)}
     for reader, its_runs in by_session(runs).items():
         ids = {run.id: number[run] for run in its_runs}
         for block in reader.blocks(ids):
             summary.add(block.renamed(ids), 0.0)
+            # Times are NaN if unknown, as in stores of earlier versions.
+            first = min(first, np.fmin.reduce(block.time, initial=math.inf))
+            last = max(last, np.fmax.reduce(block.time, initial=-math.inf))
             for name, step in block.steps.items():
                 steps[name] = max(steps.get(name, -math.inf), float(step.max()))
-            for key, tree in block.values.items():
-                rows.update({name: len(block) for name, _ in leaves(tree, key)})
-    return Content(summary, rows, steps)
+            for key in block.values:
+                names = [name for name, *_ in named_arrays(block, key)]
+                rows.update(dict.fromkeys(names, len(block)))
+    # There is no rate if all rows came at once, as with `spool`, or if there are several
+    # sessions, with pauses between them.
+    is_one = len(by_session(runs)) == 1
+    rate = max(rows.values()) / (last - first) if is_one and last > first else None
+    return Content(summary, rows, steps, rate)
 
 
 def _title(runs: Sequence[SelectedRun]) -> str:
@@ -76,23 +92,32 @@ def _title(runs: Sequence[SelectedRun]) -> str:
 
 
 def _print_head(out: Screen, runs: Sequence[SelectedRun], content: Content) -> None:
-    """Print what is known of the runs as a whole, where it is the same for all."""
+    """Print facts about the runs, if they are the same for all of them."""
     first, session = runs[0], ""
     if len(runs) == 1 and first.sessions > 1:
         session = f"  session {first.number} of {first.sessions}"
     out.line((_title(runs), "bold"), (session, "dim"))
     lines = {"started": full_date(min(run.run.start for run in runs))}
-    times = {time_taken(run) for run in runs}
-    if len(times) == 1:
-        lines["took"] = times.pop()
+    lines["took"] = _common([time_taken(run) for run in runs])
+    if content.rate is not None:
+        lines["speed"] = f"{speed(content.rate)} rows/s"
+    lines["group"] = _common([clean(run.run.group) for run in runs])
+    lines["tags"] = _common(["  ".join(map(clean, run.run.tags)) for run in runs])
     configs = [settings(run.run.config) for run in runs]
-    if all(config == configs[0] for config in configs):
-        lines["config"] = "  ".join(f"{name}={value}" for name, value in configs[0])
+    lines["config"] = _common(["  ".join(map("=".join, config)) for config in configs])
     steps = content.steps.items()
     lines["steps"] = "  ".join(f"{clean(name)} {digits(x, 'i')}" for name, x in steps)
+    sessions = [environment(reader.environment) for reader in by_session(runs)]
+    for name in dict.fromkeys(name for session in sessions for name in session):
+        lines[name] = _common([session.get(name, "") for session in sessions])
     for name, text in lines.items():
         if text:
             out.line((f"{name:{MARGIN}}", "dim"), (_wrapped(text, out.width), ""))
+
+
+def _common(texts: Sequence[str]) -> str:
+    """Return a text that all runs share, or an empty one if they differ."""
+    return texts[0] if len({*texts}) == 1 else ""
 
 
 def _wrapped(text: str, width: int | None) -> str:
@@ -119,7 +144,7 @@ def _print_table(
                 [texts.get(head, "") for texts in numbers],
                 right=head != "± STD",
                 numbers=True,
-                optional=head in ("MIN", "MAX"),
+                rank=int(head in ("MIN", "MAX")),
             )
         )
     out.table(columns if out.width is None else _with_trend(columns, names, out.width))
@@ -133,8 +158,8 @@ def _print_table(
 def _with_trend(
     columns: list[Column], names: dict[str, Statistics], width: int
 ) -> list[Column]:
-    """Return the columns and a curve, rather than those that it leaves no room for."""
-    for shown in (columns, [column for column in columns if not column.optional]):
+    """Return the columns that fit beside a curve, and the curve."""
+    for shown in (columns, [column for column in columns if not column.rank]):
         size = min(CURVE[1], room(shown, width) - GAP)
         if size >= CURVE[0]:
             curves = [sparkline(of.trend.points(size)) for of in names.values()]
@@ -154,8 +179,12 @@ def _for_programs(
 ) -> dict[str, Any]:
     statistics = content.summary.statistics
     return {
-        "runs": [describe(*pair) for pair in zip(runs, stored(runs), strict=True)],
+        "runs": [describe(*pair) for pair in zip(runs, describe_runs(runs), strict=True)],
         "steps": content.steps,
+        "rate": content.rate,
+        "environment": {
+            reader.folder.name: reader.environment for reader in by_session(runs)
+        },
         "keys": {name: _figures(statistics[name], content.rows[name]) for name in names},
     }
 

@@ -1,20 +1,19 @@
-"""`lox tail`: the last rows of runs, and those that come."""
+"""`lox tail`: print the last rows of runs, and then each new row."""
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from lox_host.cli.errors import missing_key
-from lox_host.cli.match import is_wanted, matches
 from lox_host.cli.output import Part, Screen, print_json, screen
-from lox_host.cli.select_runs import select_runs
 from lox_host.display.text import clean, digits
 from lox_host.display.values import short
+from lox_host.reading.names import find_names, missing_key, wanted_names
+from lox_host.reading.select import select_runs
 from lox_host.rows import Batch, Row
-from lox_host.store import Follower
+from lox_host.store import Follower, Reader
 from lox_host.tree import leaves
 
 PAUSE = 0.25  # seconds between two looks
@@ -24,22 +23,23 @@ TOGETHER = 0.05  # seconds within which the keys of a flush are written
 def tail(
     where: str, keys: Sequence[str], number: int, *, follow: bool, as_json: bool
 ) -> None:
-    """Print the last rows of the newest session that is meant, and go on until it ends."""
+    """Print the last rows of the newest matching session, then new rows until it ends."""
     runs = select_runs(where)
-    session = max(run.reader.folder for run in runs)
-    names = {run.id: clean(run.name) for run in runs if run.reader.folder == session}
-    follower = Follower(session, names, lambda key: is_wanted(key, keys))
-    blocks = follower.last(number)
-    rows = list(Batch(blocks).rows())
-    _check_keys(follower, keys, where, follow=follow)
+    reader = max((run.reader for run in runs), key=lambda reader: reader.folder)
+    names = {run.id: clean(run.name) for run in runs if run.reader.folder == reader.folder}
+    follower = Follower(reader.folder, names, lambda known: wanted_names(known, keys))
+    rows = list(Batch(follower.last(number)).rows())
+    if len(rows) < number:
+        rows = _earlier_rows(reader, names, keys) + rows
+    _check_keys([*reader.keys, *follower.keys], follower.ended, keys, where, follow=follow)
     out = None if as_json else screen()
     _print(out, rows[len(rows) - min(number, len(rows)) :], names)
     while follow and not follower.ended:
         time.sleep(PAUSE)
         blocks = follower.new()
         if blocks:
-            # Each group of keys has its own frame: wait for those of the same step, so that
-            # they are printed in one row.
+            # Each group of keys has its own frame. Wait for the frames of the same step, so
+            # that they are printed in one row.
             time.sleep(TOGETHER)
             blocks += follower.new()
         _print(out, list(Batch(blocks).rows()), names)
@@ -47,15 +47,23 @@ def tail(
         print(f"lox: {clean(where)} has ended.", file=sys.stderr)
 
 
+def _earlier_rows(reader: Reader, names: Collection[int], keys: Sequence[str]) -> list[Row]:
+    """Return what earlier sessions have of runs that were resumed."""
+    if reader.history is None:
+        return []
+    wanted = wanted_names(reader.history.keys, keys)
+    return list(Batch(list(reader.history.blocks(names, wanted))).rows())
+
+
 def _check_keys(
-    follower: Follower, keys: Sequence[str], where: str, *, follow: bool
+    known: Sequence[str], ended: bool, keys: Sequence[str], where: str, *, follow: bool
 ) -> None:
-    """Raise for a key that is not there, or warn if it may come."""
+    """Raise if a key is missing, or warn if it may still come."""
     for key in keys:
-        if any(matches(name, key) for name in follower.keys):
+        if find_names(known, key):
             continue
-        error = missing_key(key, where, follower.keys)
-        if follower.ended or not follow:
+        error = missing_key(key, where, dict.fromkeys(known))
+        if ended or not follow:
             raise error
         print(f"lox: {clean(str(error))} It may come.", file=sys.stderr)
 

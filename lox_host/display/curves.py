@@ -13,10 +13,11 @@ at the steps 0, 1, 2, where each reaches: 4, 4, 2.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from lox_host.display.bands import BANDS
 from lox_host.display.panels import Panel, Points
 from lox_host.display.text import count, not_finite
 from lox_host.rows import FlatRows
@@ -69,10 +70,10 @@ class Curve:
             return panel._replace(lines=points, note=f"{lines_note}{smoothed}")
         steps, values = on_common_steps(finite)
         return panel._replace(
-            note=f"mean and {band} of {lines_note}{smoothed}",
+            note=f"{BANDS[band].text} of {lines_note}{smoothed}",
             lines=[line for line, ok in zip(points, is_finite, strict=True) if not ok],
-            middle=(steps, mean(values)),
-            band=(steps, *BANDS[band](values)),
+            middle=(steps, BANDS[band].middle(values)),
+            band=(steps, *BANDS[band].reach(values)),
         )
 
     def summary(self, noun: str, of: str = "") -> str:
@@ -98,7 +99,7 @@ class Curve:
 
 
 def running_mean(values: np.ndarray, number: int) -> np.ndarray:
-    """Return the mean of so many rows up to each in its place."""
+    """Replace each row with the mean of the last rows up to it."""
     if number == 1:
         return values
     # A mean is a difference of sums. A sum with a NaN in it would lose all that follow, so
@@ -130,12 +131,13 @@ def curves_of(rows: FlatRows, x: str | None) -> list[Curve]:
 
     Args:
         rows: The rows of the key.
-        x: The step to draw against, `"row"` for the number of the row, or None for `step`,
-            or else the first by name, or else the row. There is no curve if the key has no
-            such step.
+        x: The step to draw against, `"row"` for the number of the row, `"time"` for the
+            time at which it reached the host, or None for `step`, or else the first by
+            name, or else the row. There is no curve if the key has no such step.
     """
     names = scalar_steps(rows)
-    if x not in (None, "row", *names):
+    is_timed = x == "time" and x not in names and rows.time is not None
+    if x not in (None, "row", *names) and not is_timed:
         return []
     step = x or next(iter(names), "row")
     shape = len(rows), *rows.examples
@@ -143,6 +145,10 @@ def curves_of(rows: FlatRows, x: str | None) -> list[Curve]:
     if step in rows.steps:
         positions = rows.steps[step]
         is_there = is_there & rows.masks.get(step, np.True_)
+    elif is_timed:
+        step = "seconds"
+        positions = np.broadcast_to(rows.time.reshape(-1, *[1] * len(rows.examples)), shape)  # pyright: ignore[reportOptionalMemberAccess]
+        is_there = is_there & np.isfinite(positions)
     else:
         # Rows are numbered without those that were not logged.
         positions = np.cumsum(is_there, axis=0) - 1
@@ -187,42 +193,3 @@ def on_common_steps(points: Sequence[Points]) -> Points:
         order = np.argsort(steps, kind="stable")
         lines.append(np.interp(common, steps[order], values[order], np.nan, np.nan))
     return common, np.stack(lines)
-
-
-def mean(values: np.ndarray) -> np.ndarray:
-    """Average the finite values over examples; NaN where there is none."""
-    return _over_examples(np.mean, values)
-
-
-def _std_band(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return one deviation around the mean, but nothing beyond the data.
-
-    A success rate above 1 is in no run, though mean and deviation may add up to it.
-    """
-    middle, deviation = mean(values), _over_examples(np.std, values)
-    low, high = _over_examples(np.min, values), _over_examples(np.max, values)
-    return np.maximum(middle - deviation, low), np.minimum(middle + deviation, high)
-
-
-# By name, from where to where a band reaches. Values are `(examples, steps)`.
-BANDS: dict[str, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
-    "std": _std_band,
-    "range": lambda x: (_over_examples(np.min, x), _over_examples(np.max, x)),
-    "80%": lambda x: (_quantile(x, 0.1), _quantile(x, 0.9)),
-}
-
-
-def _over_examples(
-    reduce: Callable[..., np.ma.MaskedArray], values: np.ndarray
-) -> np.ndarray:
-    return reduce(np.ma.masked_invalid(values), axis=0).filled(np.nan)
-
-
-def _quantile(values: np.ndarray, share: float) -> np.ndarray:
-    """Return what `np.nanquantile` does, which takes a hundred times as long."""
-    values = np.where(np.isfinite(values), values, np.nan)
-    ordered = np.sort(values, axis=0)  # NaN at the end
-    position = share * np.maximum((~np.isnan(values)).sum(0) - 1, 0)
-    below, above = np.floor(position).astype(int), np.ceil(position).astype(int)
-    low, high = (np.take_along_axis(ordered, i[None], 0)[0] for i in (below, above))
-    return low + (high - low) * (position - below)

@@ -1,10 +1,11 @@
-"""What `PlotLogger` keeps of its runs: curves of so many points, however many rows."""
+"""The curves that `PlotLogger` keeps: a fixed number of points for any number of rows."""
 
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from lox_host.display.curves import BANDS, mean, nonfinite_marks, on_common_steps
+from lox_host.display.bands import BANDS, mean
+from lox_host.display.curves import nonfinite_marks, on_common_steps
 from lox_host.display.panels import Panel, Points
 from lox_host.display.spans import FIELDS, Spans
 from lox_host.display.statistics import (
@@ -161,7 +162,7 @@ class LiveCurve:
                 note = f"{len(lines)} runs, mean of {some}{len(lines)} runs{rest}"
             return panel._replace(note=note, lines=lines, middle=middle)
         note = f"mean and 80% of {some}{len(lines)} runs{rest}"
-        band = steps, *BANDS["80%"](values)
+        band = steps, *BANDS["80%"].reach(values)
         gone = [points[run] for run in runs if not self._is_finite[run]]
         return panel._replace(note=note, lines=gone, middle=middle, band=band)
 
@@ -199,7 +200,7 @@ class LiveCurve:
         return steps, np.where(is_whole, values, np.nan)
 
     def _make_room(self, size: int) -> None:
-        """Hold at least so many runs. More runs may mean fewer points for each."""
+        """Make room for at least this many runs. More runs may mean fewer points each."""
         runs = len(self._counts)
         if size <= runs:
             return

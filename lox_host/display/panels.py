@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = 3  # panels beside each other
+MOST_ENTRIES = 12  # curves that a legend names
 MARKED = 40  # points that a line has at most if each is marked
 
 Points = tuple[np.ndarray, np.ndarray]  # steps and values
@@ -71,7 +72,7 @@ class Picture:
 
 
 def grid(figure: "Figure", count: int) -> "list[Axes]":
-    """Make axes for so many panels, and give the figure the size that they need."""
+    """Make axes for a number of panels, and resize the figure to fit them."""
     columns = 2 if count == 4 else max(1, min(count, COLUMNS))
     lines = max(1, math.ceil(count / columns))
     figure.set_size_inches(4 * columns, 2.8 * lines)
@@ -114,8 +115,16 @@ def label_axes(ax: "Axes", step: str, name: str | None) -> None:
 
 
 def add_legend(ax: "Axes") -> None:
-    """Add a legend in which a dollar begins no formula."""
-    legend = ax.legend(frameon=False, fontsize="small")
+    """Add a legend in which a dollar begins no formula. Of many curves, it names a few."""
+    handles, labels = ax.get_legend_handles_labels()
+    title = None
+    if len(labels) > MOST_ENTRIES:
+        title = f"{MOST_ENTRIES} of {len(labels)} curves"
+        # From the first to the last, as the curves are in the order of a config value.
+        few = np.linspace(0, len(labels) - 1, MOST_ENTRIES).round().astype(int).tolist()
+        handles, labels = [handles[i] for i in few], [labels[i] for i in few]
+    options = {"title": title, "frameon": False, "fontsize": "small"}
+    legend = ax.legend(handles, labels, **options, title_fontsize="small")
     for text in legend.get_texts():
         text.set_parse_math(False)
 

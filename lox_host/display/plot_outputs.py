@@ -11,8 +11,9 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from lox_host.display.notebook import is_notebook, show_output
 from lox_host.display.panels import Panel, Picture
 from lox_host.display.plot_window import is_interactive
 
@@ -26,7 +27,7 @@ class Plot:
     Args:
         panels: The panels.
         title: The text above them.
-        picture: Draws them, if somebody asks for the image.
+        picture: Draws the panels when the image is needed.
     """
 
     def __init__(self, panels: Sequence[Panel], title: str, picture: Picture):
@@ -82,9 +83,7 @@ class Notebook:
     """A picture below the cell that runs now, which is replaced."""
 
     def __init__(self):
-        from IPython.display import display
-
-        self._handle: Any = display({"text/plain": ""}, raw=True, display_id=True)
+        self._handle = show_output({"text/plain": ""})
 
     def show(self, plot: Plot) -> None:
         from IPython.display import Image
@@ -148,7 +147,7 @@ class Window:
 
 def _screen() -> PlotOutput | None:
     """Open a notebook's cell, or else a window if there can be one."""
-    if _is_notebook():
+    if is_notebook():
         return Notebook()
     import matplotlib
 
@@ -159,14 +158,6 @@ def _screen() -> PlotOutput | None:
         return Window(backend)
     except OSError:
         return None
-
-
-def _is_notebook() -> bool:
-    if "IPython" not in sys.modules:
-        return False
-    from IPython.core.getipython import get_ipython
-
-    return hasattr(get_ipython(), "kernel")
 
 
 def _has_windows(backend: str | None) -> bool:

@@ -48,7 +48,7 @@ class WindowContent:
         self._has_ended = False
 
     def read(self) -> None:
-        """Take panels until no more come. Of those that wait, the last count."""
+        """Receive panels until no more come. `refresh` draws only the latest ones."""
         try:
             while True:
                 self._received = pickle.load(sys.stdin.buffer)

@@ -23,7 +23,7 @@ class Bar:
 
     Args:
         title: The text in front of the bar.
-        total: How many iterations there will be. Infinity: nobody knows.
+        total: How many iterations there will be. Infinity: unknown.
     """
 
     def __init__(self, title: str, total: float):
@@ -100,7 +100,7 @@ class BarView:
 def progress_text(done: int, total: float, rate: float, seconds: float, unit: str) -> str:
     """Say how far something is after some seconds: `25%, 50/200 rows, 5/s, 0:30 left`.
 
-    At the end it is how long it took. A total of infinity: nobody knows.
+    After the last iteration, it is the time it took. A total of infinity means unknown.
     """
     parts = [number + unit for number, unit in progress_numbers(done, total, rate, unit)]
     if done == total:

@@ -28,7 +28,7 @@ LEFT_OUT = (), ("min", "max")  # columns to do without where it is narrow
 
 
 def height(summary: Summary, most: int) -> int:
-    """Return how many lines the table has with at most so many keys."""
+    """Return how many lines the table has with at most this many keys."""
     keys = len(summary.statistics)
     return 1 + bool(keys) + min(keys, most) + (keys > most)
 

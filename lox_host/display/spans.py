@@ -47,7 +47,7 @@ class Spans:
         return runs, points
 
     def hold(self, rows: int, points: int | None = None) -> None:
-        """Make the spans longer until so many rows of a run fit into so many points."""
+        """Make the spans longer until this many rows of a run fit into the points."""
         points = points or self.shape[1]
         while rows > self.length * points:
             self._double()

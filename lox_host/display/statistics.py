@@ -16,6 +16,7 @@ import numpy as np
 
 from lox_host.display.spans import Spans
 from lox_host.display.text import deviation, digits, diverged, not_finite
+from lox_host.histogram import means, named_histograms
 from lox_host.rows import Block, Form
 from lox_host.tree import leaves
 
@@ -54,14 +55,14 @@ class RowsByRun:
         return self.order[np.cumsum(self.counts) - 1]
 
     def numbers(self, before: np.ndarray) -> np.ndarray:
-        """Number the sorted rows in their runs, which had so many rows before."""
+        """Number the sorted rows in their runs, after the rows that these had before."""
         firsts = np.cumsum(self.counts) - self.counts
         shift = before[self.slots] - firsts
         return np.arange(len(self.order)) + np.repeat(shift, self.counts)
 
 
 class Spread(NamedTuple):
-    """The last values of all runs: of those that are finite, and how many are not."""
+    """Statistics of the last finite values of all runs, and how many are not finite."""
 
     mean: float
     std: float
@@ -179,7 +180,7 @@ class Trend:
         self._spans.add(0, numbers, finite=1.0, values=values)
 
     def points(self, most: int) -> np.ndarray:
-        """Return the trend in at most so many points."""
+        """Return the trend with at most this many points."""
         counts, sums = (self._spans.arrays[name][0] for name in ("finite", "values"))
         (filled,) = np.nonzero(counts)
         if not len(filled):
@@ -191,10 +192,18 @@ class Trend:
 
 
 def named_arrays(block: Block, key: str) -> Iterator[tuple[str, np.ndarray, str]]:
-    """Yield the arrays of a key: their names, and what a typed PRNG key is, or ""."""
+    """Yield the arrays of a key: their names, and what a typed PRNG key is, or "".
+
+    Of a histogram, the mean of its values and the number of those that are not finite.
+    """
     implementations = dict(block.forms.get(key, Form()).keys)
+    histograms = dict(named_histograms(block.values[key], key))
+    for name, tree in histograms.items():
+        yield f"{name}/mean", means(tree), ""
     for i, (name, array) in enumerate(leaves(block.values[key], key)):
-        yield name, array, implementations.get(i, "")
+        parent, _, field = name.rpartition("/")
+        if parent not in histograms or (field == "nonfinite" and array.any()):
+            yield name, array, implementations.get(i, "")
 
 
 def has_logged(valid: np.ndarray) -> np.ndarray:

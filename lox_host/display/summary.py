@@ -10,11 +10,11 @@ from lox_host.display.statistics import RowsByRun, Statistics, has_logged, named
 from lox_host.display.text import clean, count, digits, diverged
 from lox_host.rows import Block
 
-SAMPLES = 64  # the rate is that since so many blocks
+SAMPLES = 64  # the rate is averaged over this many blocks
 
 
 class Summary:
-    """All that a console knows of its runs, in constant memory.
+    """Everything that a console knows about its runs, in constant memory.
 
     Attributes:
         start: When the first run began, in seconds of any clock.
@@ -27,7 +27,7 @@ class Summary:
         self.statistics: dict[str, Statistics] = {}
         self.steps: dict[str, float] = {}
         self._slots: dict[int, int] = {}
-        self._progress: dict[tuple[str, ...], Progress] = {}
+        self._progress: dict[str, Progress] = {}
 
     @property
     def runs(self) -> int:
@@ -35,7 +35,7 @@ class Summary:
 
     @property
     def progress(self) -> "Progress":
-        """That of the keys with most rows to come. Others are logged along with them."""
+        """That of the key with most rows to come. Others are logged along with it."""
         return max(
             self._progress.values(),
             key=lambda progress: (progress.expected or 0, progress.rows),
@@ -50,11 +50,11 @@ class Summary:
         if not len(block):
             return
         rows = RowsByRun.of(block.runs, self._slots)
-        keys = tuple(block.values)
-        progress = self._progress.setdefault(keys, Progress(self.start))
-        progress.add(rows, block.expected, now)
         self.steps |= {n: steps[-1].max() for n, steps in block.steps.items() if steps.size}
-        for key in keys:
+        for key in block.values:
+            # By key, as keys share blocks only where they have the same rows.
+            progress = self._progress.setdefault(key, Progress(self.start))
+            progress.add(rows, block.expected, now)
             self._add_key(block, key, rows)
 
     def _add_key(self, block: Block, key: str, rows: RowsByRun) -> None:
@@ -71,7 +71,7 @@ class Summary:
                 statistics.add(rows, array[is_logged], valid, _step(block, is_logged))
 
     def line(self, now: float, *, title: str, most: int) -> str:
-        """Write all in one line, with the means over runs of at most so many keys.
+        """Write everything in one line, with means over runs for at most this many keys.
 
         Such as `lox: 8 runs, step 40, 40%, 320/800 rows, 32/s, 0:15 left | loss 0.5123`.
         """
@@ -94,11 +94,11 @@ class Summary:
 
 
 class Progress:
-    """How many rows of some keys there are.
+    """How many rows of a key there are.
 
     Attributes:
         rows: All of them.
-        expected: How many each run will have when the program ends. None: nobody knows.
+        expected: How many each run will have when the program ends. None: unknown.
     """
 
     def __init__(self, start: float):
@@ -110,7 +110,7 @@ class Progress:
     def add(self, rows: RowsByRun, expected: int | None, now: float) -> None:
         for slot, new in zip(rows.slots.tolist(), rows.counts.tolist(), strict=True):
             done = self._done.get(slot, 0)
-            # The program was called again, and starts anew.
+            # The program was called again and starts over.
             done = new if done == self.expected else done + new
             self._done[slot] = (done - 1) % expected + 1 if expected else done
         self.rows += len(rows.order)
@@ -118,7 +118,7 @@ class Progress:
         self._samples.append((now, self.rows))
 
     def done(self, runs: int) -> tuple[int, float]:
-        """Return the rows so far, and how many there will be; infinity: nobody knows.
+        """Return the rows so far, and how many there will be. Infinity means unknown.
 
         Of a program that logs once in a call we cannot know how often it will be called.
         """

@@ -1,4 +1,4 @@
-"""The part of the terminal that moves: one for all that lox shows there.
+"""The live region of the terminal, which all displays of lox share.
 
     printed line
     printed line                        <- what the program prints scrolls away above
@@ -11,13 +11,13 @@ does so with the lock of the region, so that no line is overwritten.
 
 import atexit
 import functools as ft
-import importlib.util
 import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from lox_host.display.notebook import NotebookLive, is_notebook
 from lox_host.display.print_above import PrintAbove
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class View(Protocol):
         ...
 
     def render(self, width: int, lines: int) -> "RenderableType":
-        """Return what rich shall print, of at most so many lines."""
+        """Return what rich should print, with at most this many lines."""
         ...
 
 
@@ -67,8 +67,9 @@ class Region:
                 return
             self._views = tuple(other for other in self._views if other is not view)
             self._live.refresh()
-            console = self._live.console
-            console.print(view.render(console.width, view.height()))
+            live = self._live
+            last = view.render(live.console.width, view.height())
+            live.print(last) if isinstance(live, NotebookLive) else live.console.print(last)
 
     def end(self) -> None:
         """Print all views for the last time, and give the terminal back."""
@@ -77,7 +78,6 @@ class Region:
                 return
             self._done.set()
             try:
-                # In a notebook `stop` does not draw again.
                 self._live.refresh()
                 self._live.stop()
             finally:
@@ -102,16 +102,17 @@ class Region:
 
     def _forget(self) -> None:
         self._views: tuple[View, ...] = ()
-        self._live: Live | None = None
+        self._live: Live | NotebookLive | None = None
         self._above: dict[str, PrintAbove] = {}
         self._done = threading.Event()
 
     def _begin(self, file: TextIO | None) -> None:
-        self._live = _live(_stream(file), self._render)
+        self._live = _live(file, self._render)
         self._live.start()
         console = self._live.console
         # What goes to a file or a pipe shall still go there.
-        for name in ("stdout", "stderr") if console.is_terminal else ():
+        is_terminal = not isinstance(self._live, NotebookLive)
+        for name in ("stdout", "stderr") if is_terminal else ():
             stream = getattr(sys, name)
             if _is_terminal(stream):
                 self._above[name] = PrintAbove(stream, console, self._lock)
@@ -160,7 +161,7 @@ def can_move(file: TextIO | None = None) -> bool:
     """
     stream = _stream(file)
     if not _is_terminal(stream):
-        return file is None and _is_notebook()
+        return file is None and is_notebook()
     # The environment may tell rich to write escape codes anywhere; that is not asked.
     is_able = os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
     return is_able and (stream.encoding or "").lower().startswith("utf")
@@ -179,22 +180,17 @@ def _is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
-def _is_notebook() -> bool:
-    if "IPython" not in sys.modules:
-        return False
-    from rich.console import Console
-
-    # Rich moves what it shows in a notebook with widgets, and warns without them.
-    return Console().is_jupyter and importlib.util.find_spec("ipywidgets") is not None
-
-
-def _live(stream: TextIO, render: "Callable[[], RenderableType]") -> "Live":
+def _live(
+    file: TextIO | None, render: "Callable[[], RenderableType]"
+) -> "Live | NotebookLive":
     from rich.console import Console
     from rich.live import Live
 
-    is_terminal = True if _is_terminal(stream) else None
+    stream = _stream(file)
+    if not _is_terminal(stream) and is_notebook():
+        return NotebookLive(render)
     return Live(
-        console=Console(file=stream, force_terminal=is_terminal),
+        console=Console(file=stream, force_terminal=_is_terminal(stream) or None),
         auto_refresh=False,
         get_renderable=render,
         redirect_stdout=False,

@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from lox_host.histogram import FIELDS, Histogram, is_histogram
+
 FEW = 8  # elements that are written in full
 ENDS = 2  # elements shown at either end of more
 
@@ -14,6 +16,9 @@ def short(value: Any) -> str:
     Args:
         value: A tree of dictionaries, lists, tuples, and arrays of NumPy or JAX.
     """
+    histogram = _histogram(value)
+    if histogram is not None:
+        return histogram
     if isinstance(value, dict):
         return "{" + ", ".join(f"{k!r}: {short(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
@@ -35,6 +40,33 @@ def short(value: Any) -> str:
     flat = value.reshape(-1)
     first, last = (map(str, np.asarray(part)) for part in (flat[:ENDS], flat[-ENDS:]))
     return f"{kind} [{', '.join([*first, '...', *last])}]"
+
+
+def _histogram(value: Any) -> str | None:
+    """Write a histogram: how many values there are, and where. None: it is none.
+
+    A `lox.Histogram` is told by what it offers, as `lox` is not imported here.
+    """
+    if tuple(getattr(type(value), "__dataclass_fields__", ())) == FIELDS:
+        value = {name: getattr(value, name) for name in FIELDS}
+    if not is_histogram(value):
+        return None
+    *front, bins = np.shape(value["counts"])
+    many = f"[{','.join(map(str, front))}]" if front else ""
+    is_readable = all(_is_readable(x) for x in value.values())
+    if front or not is_readable:
+        return f"histogram{many} of {bins} bins"
+    counts, edges = np.asarray(value["counts"]), np.asarray(value["edges"])
+    found = Histogram(counts, edges).statistics()
+    text = f"histogram of {counts.sum():g} values"
+    if "mean" in found:
+        text += f" from {found['min']:.4g} to {found['max']:.4g}"
+    bad = int(np.asarray(value["nonfinite"]))
+    return f"{text}, {bad} not finite" if bad else text
+
+
+def _is_readable(x: object) -> bool:
+    return isinstance(x, np.ndarray | np.generic) or _has_elements(x)
 
 
 def _has_elements(value: Any) -> bool:

@@ -22,27 +22,68 @@ files of the store alone, allocates no more than they hold, and says what is mis
 twice, or not what was written. It ignores what it does not know in the lines of a journal,
 so that later versions can say more of a session, a run or a flush.
 
-To read: `open_store` has a `Reader` for each session, and `Reader.blocks` its rows.
-`read_key_rows` puts them together by key, a `Follower` reads what comes, `runs` lists all.
+To read: `open_store` has a `Reader` for each session, and `Reader.blocks` its rows. If runs
+were resumed, the newest session has the rows of the earlier ones in front of its own, and
+the earlier ones say which runs are `continued`.
+`read_key_rows` puts them together by key, a `Follower` reads what comes, `stored_runs` says
+what is in each run.
 Other folders import nothing but the names below.
 """
 
+from lox_host.store.address import (
+    URL_FILE as URL_FILE,
+    Path as Path,
+    absolute as absolute,
+    folder_for as folder_for,
+    is_url as is_url,
+    url_of as url_of,
+)
 from lox_host.store.doctor import (
     SessionReport as SessionReport,
     examine as examine,
     repair as repair,
 )
 from lox_host.store.folder import (
-    Path as Path,
+    FORMAT as FORMAT,
     begin_session as begin_session,
     check_mode as check_mode,
     find_stores as find_stores,
+    is_session_name as is_session_name,
     is_store as is_store,
+    remove_session as remove_session,
+    session_folders as session_folders,
 )
-from lox_host.store.follow import Follower as Follower
+from lox_host.store.follow import Follower as Follower, JournalTail as JournalTail
+from lox_host.store.format.dtypes import dtype_named as dtype_named, to_stored as to_stored
+from lox_host.store.format.frame_reader import (
+    FrameReader as FrameReader,
+    StaleSession as StaleSession,
+)
+from lox_host.store.format.frames import Frame as Frame
+from lox_host.store.format.journal import (
+    NAME as NAME,
+    decode_line as decode_line,
+    encode as encode,
+)
+from lox_host.store.format.layout import ROW as ROW, RUN as RUN, Layout as Layout
+from lox_host.store.format.lock import (
+    has_writer as has_writer,
+    is_locked as is_locked,
+    lock as lock,
+    lock_folder as lock_folder,
+    lock_soon as lock_soon,
+)
+from lox_host.store.format.parquet import (
+    Part as Part,
+    encode_segment as encode_segment,
+    families as families,
+    parquet_names as parquet_names,
+    pyarrow as pyarrow,
+    read_lines as read_lines,
+)
 from lox_host.store.key_rows import (
     KeyRows as KeyRows,
-    align as align,
+    pad as pad,
     read_key_rows as read_key_rows,
 )
 from lox_host.store.reader import (
@@ -50,12 +91,23 @@ from lox_host.store.reader import (
     Reader as Reader,
     open_session as open_session,
     open_store as open_store,
+    reopen as reopen,
     retry_if_stale as retry_if_stale,
 )
-from lox_host.store.saving import save_runs as save_runs
+from lox_host.store.resuming import EarlierRuns as EarlierRuns
+from lox_host.store.saving import (
+    after as after,
+    newest_sessions as newest_sessions,
+    save_runs as save_runs,
+    save_session as save_session,
+)
+from lox_host.store.sealing import (
+    Sealer as Sealer,
+    Segment as Segment,
+    segment_name as segment_name,
+)
 from lox_host.store.session import Session as Session
 from lox_host.store.stored_run import (
     StoredRun as StoredRun,
-    runs as runs,
     stored_runs as stored_runs,
 )

@@ -1,12 +1,12 @@
-"""The end of a session: many small frames become few large ones, all at once.
+"""Compact a session at its end: join many small frames to a few large ones.
 
     before     journal      0000.arrows (100 frames)      0001.arrows (1 large frame)
     during     journal.new  0002.arrows.new (1 frame)     beside all of these
     after      journal      0002.arrows                   0001.arrows
 
-The new frames count once the journal is replaced. A process that is killed before that
-leaves the old session. One that is killed later leaves the new session, and files that no
-reader opens.
+The new frames count once the journal is replaced, which is one atomic step. A process that
+is killed before it leaves the old session. A process that is killed after it leaves the new
+session, and some files that no reader opens.
 """
 
 import contextlib
@@ -16,19 +16,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from lox_host.store import journal
-from lox_host.store.frames import Encoder, Frame
+from lox_host.store.format import journal
+from lox_host.store.format.frames import Encoder, Frame
+from lox_host.store.format.segments import Segments, create_file, sync
 from lox_host.store.reader import Reader, read_session
-from lox_host.store.segments import Segments, create_file, sync
 
-# How large frames become; smaller than a quarter of it is small.
+# The size of the new frames in bytes. Frames below a quarter of it are small.
 BYTES = 8 << 20
 
 
 def compact(folder: pathlib.Path, first: int, few: int = 1) -> None:
     """Join the small frames of a session that has ended.
 
-    Where there is no room for the old and the new ones, all stays as it is.
+    If the disk has no room for the old and the new frames, the session stays as it is.
 
     Args:
         folder: The folder of the session.
@@ -36,7 +36,7 @@ def compact(folder: pathlib.Path, first: int, few: int = 1) -> None:
         few: How many small frames of a group may stay as they are.
     """
     old = read_session(folder)
-    # What is damaged stays as it is, for `lox doctor` to look at.
+    # A damaged session stays as it is, for `lox doctor` to examine.
     if old.problems:
         return
     small = [
@@ -50,14 +50,14 @@ def compact(folder: pathlib.Path, first: int, few: int = 1) -> None:
         frames = _rewrite(old, small, Segments(folder, first, suffix=".new"))
         _commit(old, small, frames)
     except OSError:
-        pass  # no room, or a damaged frame: small frames are read as well
+        pass  # no room, or a damaged frame; readers can live with small frames
     finally:
         for rest in folder.glob("*.new"):
             rest.unlink()
 
 
 def _rewrite(old: Reader, groups: list[int], new: Segments) -> list[Frame]:
-    """Write the frames of some groups again, as few large ones."""
+    """Rewrite the frames of some groups as a few large ones."""
     frames = []
     with contextlib.closing(new):
         for group in groups:
@@ -68,9 +68,10 @@ def _rewrite(old: Reader, groups: list[int], new: Segments) -> list[Frame]:
 
 
 def _commit(old: Reader, groups: list[int], frames: list[Frame]) -> None:
-    """Make the new frames count instead of those of these groups."""
-    # The same journal, with one flush in place of all.
-    head = [entry for entry in old.entries if not entry.keys() & {"layout", "frame", "end"}]
+    """Replace the frames of some groups with new ones in the journal."""
+    # The new journal is the old one with a single flush.
+    written_anew = {"layout", "frame", "end", "summary"}
+    head = [entry for entry in old.entries if not entry.keys() & written_anew]
     ends = [entry for entry in old.entries if "end" in entry]
     layouts = [
         {"group": entry["group"], "layout": entry["layout"]}
@@ -91,8 +92,8 @@ def _commit(old: Reader, groups: list[int], frames: list[Frame]) -> None:
     journal.append(file, journal.encode(entries))
     os.close(file)
     names = [*dict.fromkeys(frame.file for frame in frames), journal.NAME]
-    # The data reaches the disk before the names, and the journal is renamed last: at any
-    # moment there is a journal, and all that it tells of.
+    # Sync the data before renaming the files, and rename the journal last. So there is
+    # always a journal, and all files that it names exist.
     for name in names:
         sync(old.folder / f"{name}.new")
     for name in names:
@@ -103,7 +104,7 @@ def _commit(old: Reader, groups: list[int], frames: list[Frame]) -> None:
 
 
 def _chunks(frames: list[Frame]) -> Iterator[list[Frame]]:
-    """Yield the frames in groups of at most the size that they are to have."""
+    """Yield the frames in chunks of at most `BYTES` bytes."""
     chunk, size = [], 0
     for frame in frames:
         if chunk and size + _size(frame) > BYTES:

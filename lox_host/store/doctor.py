@@ -1,4 +1,4 @@
-"""Examine a store: what is damaged, and what can be saved to another one."""
+"""`lox doctor`: find what is damaged in a store, and save the rest to a new one."""
 
 import dataclasses
 import os
@@ -8,20 +8,20 @@ import warnings
 from collections import Counter
 
 from lox_host.store.folder import Path, examine_folder, list_session, mark
-from lox_host.store.journal import DATA_FILE, NAME
+from lox_host.store.format.journal import DATA_FILE, NAME
 from lox_host.store.reader import Reader, read_session
 from lox_host.store.session import Session
 
 
 @dataclasses.dataclass(frozen=True)
 class SessionReport:
-    """What was found in a session.
+    """The findings for a session.
 
     Attributes:
         name: The name of its folder.
-        reader: What can be read. None: nothing.
+        reader: Reads what is not damaged. None: nothing can be read.
         problems: What is wrong, in words.
-        rows: How many rows of runs can be read, those of the longest key of each.
+        rows: How many rows can be read: the longest key of each run, added up.
     """
 
     name: str
@@ -31,7 +31,7 @@ class SessionReport:
 
 
 def examine(path: Path) -> tuple[list[str], list[SessionReport]]:
-    """Read all of a store, and return what is wrong with it and with its sessions.
+    """Read all of a store, and return its problems and those of its sessions.
 
     Raises:
         FileNotFoundError: If there is no such folder.
@@ -42,12 +42,12 @@ def examine(path: Path) -> tuple[list[str], list[SessionReport]]:
 
 
 def repair(reports: list[SessionReport], to: Path) -> None:
-    """Write a new store with all that can be read. What was examined stays as it is.
+    """Write everything that can be read to a new store, and leave the old one as it is.
 
-    Sessions that are whole are copied byte by byte, others are written anew.
+    Undamaged sessions are copied byte by byte, the others are rewritten.
 
     Raises:
-        FileExistsError: If there is something in the folder already.
+        FileExistsError: If the folder is not empty.
     """
     target = pathlib.Path(os.path.expanduser(to))
     if target.exists() and any(target.iterdir()):
@@ -72,7 +72,7 @@ def repair(reports: list[SessionReport], to: Path) -> None:
 
 def _examine_session(folder: pathlib.Path, names: set[str]) -> SessionReport:
     try:
-        reader = read_session(folder)
+        reader = read_session(folder).in_full()
     except OSError as error:
         return SessionReport(folder.name, None, [f"cannot be read: {error}"], 0)
     if reader.original != folder.name and reader.original in names:
@@ -97,6 +97,8 @@ def _rows(reader: Reader) -> int:
 
 def _write_anew(reader: Reader, folder: pathlib.Path) -> None:
     session = Session(folder)
+    if reader.environment:
+        session.describe(reader.environment)
     for id, run in reader.runs.items():
         session.open(run, tuple(reader.saved_keys(id)))
     with warnings.catch_warnings():

@@ -1,7 +1,7 @@
-"""The rows of one key of one run, put together from all frames that have some.
+"""The rows of one key of one run, joined from all frames.
 
-What a key logs may change on the way: another step beside it, other tags, a wider dtype.
-Each variant is a group of its own, with its own files. Loading brings them together again:
+A key may change while a program runs: it gets another step, other tags or a wider dtype.
+The store keeps each variant in its own group of files. Loading joins the variants again:
 
     group 0:  row 0 2      step 0 2                  x  1.0 3.0         float32
     group 1:  row 1        step 1    epoch 0         x  2               int32
@@ -9,7 +9,8 @@ Each variant is a group of its own, with its own files. Loading brings them toge
     KeyRows:  row 0 1 2    step 0 1 2                x  1.0 2.0 3.0     float64
                            epoch . 0 .               masks["epoch"] = [False, True, False]
 
-NumPy promotes dtypes. Values of different shapes do not fit into one array and raise.
+The invariant: rows come in the order of logging, and every array has one entry per row.
+NumPy promotes dtypes. Values of different shapes do not fit into one array, which raises.
 """
 
 import contextlib
@@ -27,15 +28,16 @@ from lox_host.tree import Tree, leaves, map_arrays
 
 @dataclasses.dataclass(frozen=True)
 class KeyRows:
-    """Rows of one key of one run. Each array has an axis of rows in front.
+    """Rows of one key of one run. The first axis of each array is the rows.
 
     Attributes:
         order: The number of each row in the session.
         steps: The steps by name.
-        masks: For steps that only some rows or examples have, which.
+        masks: Which rows or examples have a step, by its name, if some do not have it.
         valid: Which examples logged. None: all of them.
         value: The value, a tree of arrays.
-        form: What else is known of the key.
+        form: Facts about the key that its arrays do not show.
+        time: When each row reached the host, in seconds since 1970. NaN: unknown.
     """
 
     order: np.ndarray
@@ -44,6 +46,7 @@ class KeyRows:
     valid: np.ndarray | None
     value: Tree
     form: Form
+    time: np.ndarray
 
     def __len__(self) -> int:
         return len(self.order)
@@ -56,20 +59,24 @@ class KeyRows:
 
     @property
     def has_time(self) -> bool:
-        """Whether there is an axis of time: a single row may stand for itself."""
+        """Whether the rows form a time axis. A single row may be just a value."""
         return self.form.time or len(self) != 1
 
     def flat(self, key: str) -> FlatRows:
-        """Return the same with the arrays of the value by name, `key/path`."""
+        """Return the rows with the arrays of the value by name, `key/path`."""
         arrays = dict(leaves(self.value, key))
         others = self.steps, self.masks, self.valid, self.examples, self.has_time
-        return FlatRows(arrays, *others)
+        return FlatRows(arrays, *others, time=self.time)
+
+
+# The fields that hold arrays with an axis of rows.
+_ARRAYS = ("order", "steps", "masks", "valid", "value", "time")
 
 
 def read_key_rows(
     reader: Reader, runs: Collection[int], keys: Collection[str] | None = None
 ) -> dict[int, dict[str, KeyRows]]:
-    """Return by run and key the rows of a session, each in the order of logging.
+    """Return the rows of a session by run and key, in the order of logging.
 
     Args:
         reader: The session.
@@ -78,13 +85,13 @@ def read_key_rows(
     """
     wanted = reader.keys if keys is None else [key for key in keys if key in reader.keys]
     variants: dict[tuple[int, str], list[KeyRows]] = {}
-    # Blocks of one layout are joined before they are split by run: with a thousand runs
-    # that is two copies, and not a thousand for each frame.
+    # Join blocks of one layout before splitting them by run. With a thousand runs this
+    # makes two copies instead of a thousand per frame.
     for block in merge_blocks(list(reader.blocks(runs, wanted))):
         for run, rows in _by_run(block):
             for key in block.values:
                 variants.setdefault((run, key), []).append(_key_rows(rows, key))
-    # A loop without iterations has a layout and no rows. Its keys are there, too.
+    # A loop without iterations has a layout and no rows. Its keys are returned, too.
     for run in runs:
         for key in reader.keys_without_rows(run).intersection(wanted):
             layouts = (layout for layout in reader.layouts.values() if key in layout.keys)
@@ -97,7 +104,7 @@ def read_key_rows(
 
 
 def align(parts: Sequence[KeyRows]) -> list[KeyRows]:
-    """Give all parts the same steps and tags, masked where they lack them."""
+    """Give all parts the same steps and tags. Steps that a part lacks are masked."""
     steps = {name: step for part in parts for name, step in part.steps.items()}
     masked = [
         name for name in steps if any(name in p.masks or name not in p.steps for p in parts)
@@ -125,8 +132,43 @@ def align(parts: Sequence[KeyRows]) -> list[KeyRows]:
     return aligned
 
 
+def pad(parts: Sequence[KeyRows | None]) -> list[KeyRows]:
+    """Give all parts the same number of rows. `valid` marks the real ones.
+
+    Short parts get rows of zeros at their end. None becomes a part of such rows only.
+
+        rows 1 2 3      rows 1 2 3    valid T T T
+        rows 4          rows 4 0 0    valid T F F
+    """
+    known = next(part for part in parts if part is not None)
+    empty = _first_rows(known, 0)
+    aligned = align([empty if part is None else part for part in parts])
+    length = max(map(len, aligned))
+    if all(len(part) == length for part in aligned):
+        return aligned
+    return [_padded(part, length) for part in aligned]
+
+
+def _first_rows(part: KeyRows, rows: int) -> KeyRows:
+    arrays = {name: map_arrays(lambda x: x[:rows], getattr(part, name)) for name in _ARRAYS}
+    return dataclasses.replace(part, **arrays)
+
+
+def _padded(part: KeyRows, length: int) -> KeyRows:
+    missing = length - len(part)
+
+    def lengthen(array: np.ndarray) -> np.ndarray:
+        rest = np.zeros((missing, *array.shape[1:]), array.dtype)
+        return np.concatenate([array, rest])
+
+    valid = np.ones((len(part), *part.examples), bool) if part.valid is None else part.valid
+    with_valid = dataclasses.replace(part, valid=valid)
+    arrays = {name: map_arrays(lengthen, getattr(with_valid, name)) for name in _ARRAYS}
+    return dataclasses.replace(part, **arrays)
+
+
 def _by_run(block: Block) -> Iterator[tuple[int, Block]]:
-    """Yield the rows of each run, in the order that they have in the block."""
+    """Yield the rows of each run, in the order of the block."""
     if (block.runs == block.runs[0]).all():
         yield int(block.runs[0]), block
         return
@@ -144,6 +186,7 @@ def _key_rows(block: Block, key: str) -> KeyRows:
         valid=block.valid.get(key),
         value=block.values[key],
         form=block.forms[key],
+        time=block.time,
     )
 
 
@@ -158,16 +201,21 @@ def _join(key: str, parts: Sequence[KeyRows]) -> KeyRows:
         return np.concatenate(arrays)[order]
 
     first, *_ = aligned = align(parts)
-    names = ("order", "steps", "masks", "valid", "value")
     joined = {
         name: map_arrays(concatenate, *(getattr(part, name) for part in aligned))
-        for name in names
+        for name in _ARRAYS
     }
     return dataclasses.replace(first, **joined)
 
 
 class _Variant(NamedTuple):
-    """A form that rows of a key have: in words, without its dtypes, and an example."""
+    """One form of the rows of a key.
+
+    Attributes:
+        text: The form in words.
+        shapes: The same without dtypes.
+        example: A value of this form.
+    """
 
     text: str
     shapes: str
@@ -175,7 +223,7 @@ class _Variant(NamedTuple):
 
 
 def _check_forms(key: str, parts: Sequence[KeyRows]) -> None:
-    """Raise unless one array can hold the rows: only steps and dtypes may differ."""
+    """Raise unless one array can hold all rows. Only steps and dtypes may differ."""
     _check_variants(f"The rows of {key!r}", [_variant(part) for part in parts])
     for name in dict.fromkeys(name for part in parts for name in part.steps):
         steps = [part.steps[name] for part in parts if name in part.steps]

@@ -1,14 +1,15 @@
-"""Read a session, even while it is written: what its journal says, and rows of its frames.
+"""Read a session, even while it is being written: its journal and the rows of its frames.
 
-Everything that looks at rows of a store goes through `Reader.blocks(runs, keys, since)`. It
-yields a block per frame, and reads no more than it has to:
+All code that needs rows of a store calls `Reader.blocks(runs, keys, since)`. It yields one
+block per frame, and reads no more than it has to:
 
-    frames without rows of these runs    known from the journal, not read
+    frames without rows of these runs    not read, as the journal has their run ids
     columns of other keys                not read
-    rows up to `since`                   read where they share a frame with later ones
+    rows up to `since`                   read only if they share a frame with later ones
 
-What is damaged is left out: a key from each block in which one of its columns has another
-checksum, and all keys of a block if that is the column of a step or of the runs.
+Damaged data is left out, and never returned as if it were right. A key is missing from a
+block if one of its columns has a wrong checksum. All keys of the block are missing if that
+column holds a step or the runs.
 """
 
 import contextlib
@@ -16,23 +17,31 @@ import dataclasses
 import functools as ft
 import itertools as it
 import pathlib
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import NamedTuple, ParamSpec, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
 from lox_host.rows import Block
-from lox_host.store import journal
-from lox_host.store.content import Content, read_content
-from lox_host.store.dtypes import dtype_named
+from lox_host.store.address import url_of
+from lox_host.store.ended import EndedSession, read_ended
 from lox_host.store.folder import Path, sessions_of, warn_of_store
-from lox_host.store.frame_reader import FrameReader, StaleSession
-from lox_host.store.frames import Frame, is_finite
-from lox_host.store.journal import Entry, read_journal, warn_left_out, warn_of_problems
-from lox_host.store.layout import ROW, RUN, Layout
+from lox_host.store.format import journal
+from lox_host.store.format.content import Content, read_content
+from lox_host.store.format.dtypes import dtype_named
+from lox_host.store.format.files import read_file
+from lox_host.store.format.frame_reader import FrameReader, StaleSession
+from lox_host.store.format.frames import Frame, is_finite
+from lox_host.store.format.journal import Entry, read_journal, warn_of_problems
+from lox_host.store.format.layout import ROW, RUN, Layout
+from lox_host.store.history import History, Limits, Links, first_steps, link_sessions
 from lox_host.tree import leaves
 from lox_host.writer import Run
+
+# A session without an end that changed within this many seconds counts as live.
+LIVE = 60.0
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,7 +50,10 @@ T = TypeVar("T")
 def open_store(path: Path) -> "list[Reader]":
     """Open all sessions of a store as they are now, the oldest first.
 
-    What is damaged or missing is warned of, and left out.
+    A session that resumes runs includes the rows of their earlier sessions: see
+    `history.py`. In the earlier sessions, these runs are `continued`.
+
+    Warn of damaged or missing parts and leave them out.
     """
     folders, problems = sessions_of(path)
     names = {folder.name for folder in folders}
@@ -49,7 +61,7 @@ def open_store(path: Path) -> "list[Reader]":
     for folder in folders:
         try:
             reader = open_session(folder)
-        except FileNotFoundError:  # it has just been removed
+        except FileNotFoundError:  # the session has just been removed
             continue
         except OSError as error:
             problems.append(f"the session {folder.name} cannot be read: {error}")
@@ -60,11 +72,22 @@ def open_store(path: Path) -> "list[Reader]":
                 continue
         readers.append(reader)
     warn_of_store(path, problems)
-    return readers
+    return link_sessions(readers)
+
+
+def reopen(reader: "Reader") -> "Reader":
+    """Open a session again, as it is now, with the history of its runs."""
+    if reader.history is None:
+        return open_session(reader.folder)
+    store = reader.folder.parent
+    for other in open_store(url_of(store) or store):
+        if other.folder == reader.folder:
+            return other
+    raise FileNotFoundError(f"The session in {str(reader.folder)!r} has been removed.")
 
 
 def open_session(folder: pathlib.Path) -> "Reader":
-    """Open a session as it is now, and warn of what is wrong with it."""
+    """Open a session as it is now, and warn of its problems."""
     reader = read_session(folder)
     warn_of_problems(folder, reader.problems)
     return reader
@@ -72,14 +95,20 @@ def open_session(folder: pathlib.Path) -> "Reader":
 
 def read_session(folder: pathlib.Path) -> "Reader":
     """Open a session as it is now."""
-    journal = read_journal(folder)
-    return Reader(folder, journal.entries, journal_problems=journal.problems)
+    # Look at the files before the journal. The journal then describes at least as much as
+    # the files held, even while a writer adds to both.
+    sizes = journal.data_files(folder)
+    ended = read_ended(read_file(folder / journal.NAME), sizes)
+    if ended is not None:
+        return Reader(folder, ended)
+    found = read_journal(folder)
+    return Reader(folder, found.entries, journal_problems=found.problems)
 
 
 def retry_if_stale(fun: Callable[P, T]) -> Callable[P, T]:
-    """Make a function that reads a store start again if a session changes under it.
+    """Make a function that reads a store start over when a session changes.
 
-    At its end, a session is rewritten, and the files that a reader knew are removed.
+    When a session ends, it is rewritten, and the files that a reader knew are removed.
     """
 
     @ft.wraps(fun)
@@ -94,7 +123,8 @@ def retry_if_stale(fun: Callable[P, T]) -> Callable[P, T]:
 class NonFinite(NamedTuple):
     """How many rows of a key are NaN or infinite, and the step of the first of them.
 
-    Rows without steps have the empty name, and their number in the session.
+    Rows without steps have an empty name for the step, and `first` is their number in the
+    session.
     """
 
     rows: int
@@ -107,21 +137,57 @@ class Reader:
     """A session at one moment.
 
     Attributes:
-        folder: Its folder, which has the name of the session.
-        entries: What its journal says.
-        is_whole: Whether the entries are all of the journal.
-        journal_problems: What is wrong with the journal and the files, in words.
+        folder: The folder of the session, which has its name.
+        source: The entries of the journal, or a part of them if the session has ended.
+        is_whole: Whether the entries are the complete journal.
+        journal_problems: Problems of the journal and the files, in words.
+        is_strict: Whether to raise an `OSError` for damaged data, instead of a warning.
+        links: The links to other sessions of the store.
     """
 
     folder: pathlib.Path
-    entries: list[Entry]
+    source: list[Entry] | EndedSession
     is_whole: bool = True
     journal_problems: tuple[str, ...] = ()
+    is_strict: bool = False
+    links: Links = dataclasses.field(default_factory=Links)
+
+    @property
+    def ended_session(self) -> EndedSession | None:
+        """The quick summary of a session that has ended and is not damaged, or None."""
+        return None if isinstance(self.source, list) else self.source
+
+    def in_full(self) -> "Reader":
+        """Return the session with its complete journal, to examine each frame."""
+        return dataclasses.replace(self, source=self.entries)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All entries of the journal."""
+        return self.source if isinstance(self.source, list) else self.source.entries
+
+    @property
+    def history(self) -> History | None:
+        """The earlier sessions of its runs. None: there are none."""
+        return self.links.history
+
+    @property
+    def continued(self) -> set[int]:
+        """The ids of runs that a later session of the store resumes.
+
+        The later session includes their rows, except for superseded ones.
+        """
+        return self.links.continued
+
+    @ft.cached_property
+    def first_steps(self) -> dict[int, Limits]:
+        """The first value of each step in this session, by run."""
+        return first_steps(self)
 
     @property
     def runs(self) -> dict[int, Run]:
         """The runs by their id."""
-        return self._content.runs
+        return self._known.runs
 
     @property
     def layouts(self) -> dict[int, Layout]:
@@ -135,7 +201,9 @@ class Reader:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What is wrong with the session, but for what is found when columns are read."""
+        """Problems of the session that show without reading its columns."""
+        if self.ended_session is not None and "_content" not in self.__dict__:
+            return self.journal_problems
         return *self.journal_problems, *self._content.problems
 
     @property
@@ -144,9 +212,22 @@ class Reader:
         return self._content.version
 
     @property
+    def environment(self) -> dict[str, Any]:
+        """The environment: host, user, command line, commit, versions and devices.
+
+        Empty for sessions of earlier versions, which did not store it.
+        """
+        return self._content.environment
+
+    @property
     def original(self) -> str:
-        """The name that the session began with."""
-        return self._content.name or self.folder.name
+        """The name of the session when it began. Its folder may have been renamed."""
+        return self._known.name or self.folder.name
+
+    @property
+    def _known(self) -> Content | EndedSession:
+        """The source for runs, their keys and the end."""
+        return self.ended_session or self._content
 
     @ft.cached_property
     def _content(self) -> Content:
@@ -158,41 +239,59 @@ class Reader:
 
     @ft.cached_property
     def keys(self) -> list[str]:
-        """All keys, those of `lox.save` in the order that they had."""
+        """All keys, with those of earlier sessions first."""
+        before = [] if self.history is None else self.history.keys
+        return list(dict.fromkeys([*before, *self.own_keys]))
+
+    @ft.cached_property
+    def own_keys(self) -> list[str]:
+        """The keys of this session alone. Keys of `lox.save` keep their order."""
+        if self.ended_session is not None:
+            return self.ended_session.keys
         known = dict.fromkeys(it.chain(*(layout.keys for layout in self.layouts.values())))
         ordered = dict.fromkeys(it.chain(*self._content.saved_keys.values()))
         return [key for key in {**ordered, **known} if key in known]
 
     @property
     def ended(self) -> bool:
-        return self._content.end is not None
+        return self._known.end is not None
 
     @ft.cached_property
     def last_change(self) -> float:
         """When it ended or was last written to, in seconds since 1970."""
         # Sessions of early versions say that they ended, and not when.
-        if self._content.end not in (None, True):
-            return self._content.end
+        if self._known.end not in (None, True):
+            return self._known.end
         return (self.folder / journal.NAME).stat().st_mtime
 
+    @property
+    def state(self) -> str:
+        """One of `ended`, `live` and `unfinished`, which is killed or silent for long."""
+        if self.ended:
+            return "ended"
+        return "live" if time.time() - self.last_change < LIVE else "unfinished"
+
     def keys_without_rows(self, run: int) -> frozenset[str]:
-        """Return the keys that a run was saved with, from loops without iterations."""
-        return self._keys_without_rows.intersection(self._content.saved_keys[run])
+        """Return the saved keys of a run that have no rows: loops without iterations."""
+        return self._keys_without_rows.intersection(self._known.saved_keys[run])
 
     @ft.cached_property
     def _keys_without_rows(self) -> frozenset[str]:
+        own = frozenset(it.chain(*(layout.keys for layout in self.layouts.values())))
         filled = (layout for group, layout in self.layouts.items() if self.frames[group])
-        return frozenset(self.keys).difference(*(layout.keys for layout in filled))
+        return own.difference(*(layout.keys for layout in filled))
 
     def saved_keys(self, run: int) -> list[str]:
         """Return the keys that a run was saved with, in their order."""
-        return self._content.saved_keys[run]
+        return self._known.saved_keys[run]
 
     def frame_reader(self) -> FrameReader:
         """Return what reads single frames."""
         entries = self.entries if self.is_whole else None
-        all_runs = np.array(sorted(self._content.saved_keys), np.int64)
-        return FrameReader(self.folder, self.layouts, entries, all_runs)
+        all_runs = np.array(sorted(self._known.saved_keys), np.int64)
+        reader = FrameReader(self.folder, self.layouts, entries, all_runs)
+        reader.is_strict = self.is_strict
+        return reader
 
     def blocks(
         self,
@@ -202,7 +301,8 @@ class Reader:
     ) -> Iterator[Block]:
         """Yield the rows of some runs and keys, a block per frame.
 
-        What is damaged is left out, with a warning at the end.
+        Those that earlier sessions have of resumed runs come first. What is damaged is left
+        out, with a warning at the end.
 
         Args:
             runs: The ids of the runs. None: all.
@@ -210,8 +310,25 @@ class Reader:
             since: By group, the number of the last row that is known already, from
                 `last_rows`.
         """
+        if self.history is None:
+            yield from self.own_blocks(runs, keys, since)
+            return
+        if since is None:
+            yield from self.history.blocks(runs, keys)
+        before = self.history.rows
+        for block in self.own_blocks(runs, keys, since):
+            yield dataclasses.replace(block, order=block.order + before)
+
+    def own_blocks(
+        self,
+        runs: Collection[int] | None = None,
+        keys: Collection[str] | None = None,
+        since: Mapping[int, int] | None = None,
+    ) -> Iterator[Block]:
+        """Yield the same without what earlier sessions have of these runs."""
         ids = self._known_ids(runs)
         with self.frame_reader() as frames:
+            frames.prefetch(it.chain.from_iterable(self.frames.values()), ids, keys)
             for frame in it.chain.from_iterable(self.frames.values()):
                 block = frames.read(frame, ids, keys)
                 if block is not None and since is not None:
@@ -229,7 +346,7 @@ class Reader:
     def last_blocks(
         self, rows: int, runs: Collection[int], keys: Collection[str]
     ) -> Iterator[Block]:
-        """Yield the last rows, at least so many of each group where there are."""
+        """Yield at least `rows` rows from the end of each group, if it has as many."""
         ids = self._known_ids(runs)
         with self.frame_reader() as frames:
             for group in self.frames.values():
@@ -281,6 +398,9 @@ class Reader:
                             if order > newest.get((run, key), (-1,))[0]:
                                 newest[run, key] = order, value
             frames.warn_of_damage()
+        if self.history is not None:
+            for pair, value in _last_of(self.history.blocks(None, None)).items():
+                newest.setdefault(pair, value)
         values: dict[int, dict[str, np.generic]] = {run: {} for run in self.runs}
         for key in self.keys:
             for run, its_values in values.items():
@@ -289,10 +409,10 @@ class Reader:
         return values
 
     def nonfinite(self) -> dict[int, dict[str, NonFinite]]:
-        """Return by run and key how many rows are not finite, and the first of them.
+        """Return how many rows are not finite, and the first of them, by run and key.
 
-        The journal says which columns to look at. In the first format it did not: of these
-        sessions, only keys that are numbers are looked at.
+        The journal says which columns to look at. In the first format it does not, so this
+        only looks at keys that are numbers.
         """
         found: dict[int, dict[str, NonFinite]] = {}
         with self.frame_reader() as frames:
@@ -303,18 +423,24 @@ class Reader:
                 if block is not None:
                     for key in block.values:
                         _count_nonfinite(found, block, key)
+        if self.history is not None:
+            for block in self.history.blocks(None, None):
+                for key in block.values:
+                    _count_nonfinite(found, block, key)
         return found
 
     def lost_rows(self) -> Counter[str]:
-        """Read everything, and return by key how many rows are damaged."""
+        """Read everything, and return how many rows are damaged, by key."""
         with self.frame_reader() as frames:
             for frame in it.chain.from_iterable(self.frames.values()):
                 frames.read(frame, self._ids, None)
             return frames.lost
 
     def row_counts(self) -> dict[str, Counter[int]]:
-        """Return by key how many rows each run has."""
+        """Return how many rows each run has, by key."""
         counts = {key: Counter[int]() for key in self.keys}
+        if self.history is not None:
+            counts.update(self.history.row_counts())
         with self.frame_reader() as frames:
             for number, layout in self.layouts.items():
                 rows = Counter[int]()
@@ -326,15 +452,33 @@ class Reader:
 
     def _rows_by_run(self, frames: FrameReader, frame: Frame) -> dict[int, int]:
         low, high = frame.runs
-        # The frames of a run that logs alone need not be read at all.
+        # If all rows are of one run, the journal is enough.
         if low == high:
             return {low: frame.rows}
         ids = frames.column(frame, RUN)
         if ids is None:
-            warn_left_out(self.folder, f"A frame of {frame.rows} rows")
+            frames.leave_out(f"A frame of {frame.rows} rows")
             return {}
         runs, rows = np.unique(ids, return_counts=True)
         return dict(zip(runs.tolist(), rows.tolist(), strict=True))
+
+
+def _last_of(
+    blocks: Iterable[Block],
+) -> dict[tuple[int, str], tuple[int, np.generic]]:
+    """Return the row number and value of the last scalar, by run and key."""
+    last: dict[tuple[int, str], tuple[int, np.generic]] = {}
+    for block in blocks:
+        rows = _last_row_of_each_run(block)
+        for key, array in block.values.items():
+            is_number = isinstance(array, np.ndarray) and array.ndim == 1
+            if not is_number or array.dtype.kind == "c" or block.forms[key].keys:
+                continue
+            found = block.runs[rows].tolist(), block.order[rows].tolist()
+            for run, order, value in zip(*found, array[rows], strict=True):
+                if order > last.get((run, key), (-1,))[0]:
+                    last[run, key] = order, value
+    return last
 
 
 def _may_be_nonfinite(layout: Layout, key: str, frame: Frame) -> bool:
@@ -349,7 +493,7 @@ def _may_be_nonfinite(layout: Layout, key: str, frame: Frame) -> bool:
 def _count_nonfinite(
     found: dict[int, dict[str, NonFinite]], block: Block, key: str
 ) -> None:
-    """Add the rows of a key that are not finite, where an example that logged is not."""
+    """Add the rows of a key in which some example that logged is not finite."""
     is_bad = np.zeros(len(block), bool)
     for _, array in leaves(block.values[key]):
         bad = ~is_finite(array)
@@ -373,7 +517,10 @@ def _count_nonfinite(
 
 
 def _end_of(block: Block, rows: int) -> Block:
-    """Return the last rows of a block, at least so many."""
+    """Return at least `rows` rows from the end of a block.
+
+    Rows with the same number were logged together, and are not separated.
+    """
     if len(block) <= rows:
         return block
     return block.select(block.order >= np.partition(block.order, -rows)[-rows])

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from lox_host.rows import Block
+from lox_host.store.address import is_url, remote
 from lox_host.store.folder import (
     Path,
     begin_session,
@@ -19,9 +20,9 @@ from lox_host.store.folder import (
     remove_session,
     sessions_of,
 )
-from lox_host.store.frame_reader import StaleSession
-from lox_host.store.journal import NAME
-from lox_host.store.lock import is_locked
+from lox_host.store.format.frame_reader import StaleSession
+from lox_host.store.format.journal import NAME
+from lox_host.store.format.lock import is_locked
 from lox_host.store.reader import Reader, read_session
 from lox_host.store.session import Session, SessionBusy
 from lox_host.writer import Run
@@ -50,29 +51,36 @@ def save_runs(
         blocks: The rows.
     """
     check_mode(mode)
+    if is_url(path):
+        remote().save_runs(path, mode, runs, keys, blocks)
+        return
     older = [] if mode == "x" or not is_store(path) else _read_sessions(path)
     if mode == "a":
-        newest = _newest_sessions(older, runs)
+        newest = newest_sessions(older, runs)
         for reader in dict.fromkeys(newest.values()):
             its_runs = [run for run in runs if newest.get(run.id) is reader]
             _add_to(path, reader, its_runs, keys, _of_runs(blocks, its_runs))
         runs = [run for run in runs if run.id not in newest]
     if runs:
-        _save_anew(path, mode, runs, keys, _of_runs(blocks, runs))
+        save_session(path, mode, runs, keys, _of_runs(blocks, runs))
     if mode == "w":
         for reader in older:
             _remove_from(reader, runs)
 
 
-def _save_anew(
+def save_session(
     path: Path,
     mode: str,
     runs: Sequence[Run],
     keys: tuple[str, ...],
     blocks: Sequence[Block],
 ) -> None:
+    """Save the rows of some runs as a new session, whatever other sessions have."""
+    if is_url(path):
+        remote().save_runs(path, mode, runs, keys, blocks)
+        return
     first = runs[0]
-    # The others are removed when these are there.
+    # Remove the old runs only after the new ones are written.
     folder = begin_session(path, "a" if mode == "w" else mode, first.process, first.job)
     session = Session(folder)
     for run in runs:
@@ -113,7 +121,13 @@ def _add_to(
         ]
         saved = (reader.saved_keys(ids[run.key]) for run in runs)
         all_keys = tuple(dict.fromkeys([*(key for some in saved for key in some), *keys]))
-        _save_anew(path, "a", runs, all_keys, [*before, *_after(before, blocks)])
+        same = []
+        for run in runs:
+            # It stays the same run: by what it is known to people, and by its identity.
+            old = reader.runs[ids[run.key]]
+            fields = {name: getattr(old, name) for name in ("name", "config", "group")}
+            same.append(dataclasses.replace(run, **fields, tags=old.tags))
+        save_session(path, "a", same, all_keys, [*before, *after(before, blocks)])
         return
     for run in runs:
         old = reader.runs[ids[run.key]]
@@ -125,7 +139,7 @@ def _add_to(
     session.end(small_frames=SMALL_FRAMES)
 
 
-def _after(before: Sequence[Block], blocks: Sequence[Block]) -> list[Block]:
+def after(before: Sequence[Block], blocks: Sequence[Block]) -> list[Block]:
     """Number the rows of some blocks so that they come after those of others."""
     first = max((int(block.order.max()) + 1 for block in before if len(block)), default=0)
     return [dataclasses.replace(block, order=block.order + first) for block in blocks]
@@ -157,9 +171,7 @@ def _read_sessions(path: Path) -> list[Reader]:
     return readers
 
 
-def _newest_sessions(
-    readers: Sequence[Reader], runs: Sequence[Run]
-) -> Mapping[int, Reader]:
+def newest_sessions(readers: Sequence[Reader], runs: Sequence[Run]) -> Mapping[int, Reader]:
     """Return, by the id of each run that the store has, its newest session there."""
     newest: dict[tuple[tuple[int, ...], int], Reader] = {}
     for reader in readers:

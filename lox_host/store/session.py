@@ -1,31 +1,43 @@
-"""A session: what a process writes to a store, from its first run to its last."""
+"""Write a session: everything that a process stores, from its first run to its last.
+
+    append -> groups, in memory      flush -> frames in data files -> line in the journal
+
+    group 0: rows of loss, acc       0000.arrows | frame | frame |
+    group 1: rows of lr              0001.arrows | frame |            {"flush": ...}
+
+Rows of one layout wait in a group. A flush writes each group as one frame and then one
+line to the journal. The invariant: a frame counts only once its line is in the journal, so
+a process that is killed at any moment leaves whole flushes.
+"""
 
 import contextlib
 import dataclasses
 import os
 import pathlib
 import time
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from lox_host.rows import Block
-from lox_host.store import journal
+from lox_host.run_config import is_plain
 from lox_host.store.compact import compact
-from lox_host.store.files import open_file
 from lox_host.store.folder import FORMAT, list_session
-from lox_host.store.frame_reader import StaleSession
-from lox_host.store.frames import Encoder, Frame
-from lox_host.store.layout import Layout, flatten
-from lox_host.store.lock import lock
+from lox_host.store.format import journal
+from lox_host.store.format.files import open_file
+from lox_host.store.format.frame_reader import StaleSession
+from lox_host.store.format.frames import Encoder, Frame
+from lox_host.store.format.layout import Layout, flatten
+from lox_host.store.format.lock import lock, lock_soon
+from lox_host.store.format.segments import Segments, create_file, sync
 from lox_host.store.reader import Reader
-from lox_host.store.segments import Segments, create_file, sync
+from lox_host.store.summary import note_summary
 from lox_host.writer import Run
 
-# What waits is written at the latest when a group has this many bytes or blocks.
+# A group with this many bytes or blocks is written without waiting for `flush`.
 BYTES, BLOCKS = 4 << 20, 10_000
-# How many bytes wait for a disk that is full; what comes after them is left out.
+# How many bytes to keep in memory while the disk is full. Later rows are left out.
 KEPT = 64 << 20
 
 
@@ -39,11 +51,11 @@ class _Group:
 
     Attributes:
         number: The number of the group.
-        layout: What its rows look like. None once the journal has it.
-        encoder: What makes frames of them.
-        waiting: The columns of each block.
-        numbers: The numbers of the rows of each block.
-        nbytes: The size of all that waits.
+        layout: The layout of its rows. None once it is in the journal.
+        encoder: Turns rows into frames.
+        waiting: The columns of each waiting block.
+        numbers: The row numbers of each waiting block.
+        nbytes: The size of all waiting blocks.
     """
 
     number: int
@@ -55,11 +67,12 @@ class _Group:
 
 
 class Session:
-    """Write to the folder of a session that has just begun.
+    """Writes to the folder of a new session.
 
-    Nothing that is in a journal or in a data file is changed. What fails, such as on a full
-    disk, leaves the files as they were, and the rows wait for the next `flush`. If more
-    than `KEPT` bytes wait then, later rows are left out, and the journal says how many.
+    Bytes that are in a journal or data file never change. If a write fails, for example
+    because the disk is full, the files stay as they were, and the rows wait for the next
+    `flush`. If more than `KEPT` bytes wait by then, later rows are left out, and the
+    journal says how many.
     """
 
     def __init__(self, folder: pathlib.Path):
@@ -69,11 +82,11 @@ class Session:
 
     @classmethod
     def reopen(cls, reader: Reader) -> "Session | None":
-        """Continue a session. None if it is not whole, or of an older format.
+        """Continue a session. Return None if it is damaged or has an older format.
 
         Raises:
             SessionBusy: If another writer has it open.
-            StaleSession: If it is no longer what the reader has read.
+            StaleSession: If it has changed since the reader read it.
         """
         file = open_file(reader.folder / journal.NAME, os.O_RDWR | os.O_APPEND)
         try:
@@ -93,29 +106,38 @@ class Session:
         session._lines = now.next_number
         for number, layout in reader.layouts.items():
             kind, _ = flatten(layout.empty_block())
+            # New rows have times. An old layout without a column for them must not match.
+            kind = kind if layout.time is not None else (kind, "without time")
             session._groups[kind] = _Group(number, None, Encoder(layout))
         session._rows = 1 + max(reader.last_rows().values(), default=-1)
         return session
 
     def _begin(self, folder: pathlib.Path, file: int, segments: Segments) -> None:
         self._folder, self._journal, self._segments = folder, file, segments
-        lock(file)
+        lock_soon(file)
         self._groups: dict[Hashable, _Group] = {}
         self._lines = self._rows = self._lost_rows = 0
         self._has_failed = False
 
     def open(self, run: Run, keys: tuple[str, ...] = ()) -> None:
-        """Note a run, and in which order its keys are to be loaded."""
-        fields = {**dataclasses.asdict(run), "config": _to_json(dict(run.config))}
-        self._note({"run": {**fields, "keys": keys}})
+        """Note a run, and the order in which to load its keys."""
+        # `dataclasses.asdict` would take longer than everything else here.
+        fields = {**vars(run), "keys": keys}
+        if not is_plain(run.config):
+            fields["config"] = _to_json(dict(run.config))
+        self._note({"run": fields})
+
+    def describe(self, environment: Mapping[str, Any]) -> None:
+        """Note the environment: host, command line, versions and so on."""
+        self._note({"environment": _to_json(dict(environment))})
 
     def remove(self, runs: Collection[int]) -> None:
-        """Remove runs: they no longer count."""
+        """Note that runs are removed. Readers ignore their rows from now on."""
         self._note({"removed": sorted(runs)})
 
     def append(self, blocks: Sequence[Block]) -> None:
-        """Take rows; they are written by the next `flush`, or now if there are many."""
-        # Numbers restart with each call, so those of earlier calls come in front.
+        """Add rows. The next `flush` writes them, or this call if there are many."""
+        # These numbers start at 0 in each call. `self._rows` is added to them below.
         numbers = _row_numbers(blocks)
         waiting = sum(group.nbytes for group in self._groups.values())
         if self._has_failed and waiting > KEPT:
@@ -126,16 +148,16 @@ class Session:
         self._rows += max((int(rows.max(initial=-1)) + 1 for rows in numbers), default=0)
         groups = self._groups.values()
         if any(of.nbytes >= BYTES or len(of.waiting) >= BLOCKS for of in groups):
-            # All of the rows are taken by now. If they cannot be written, that is for the
-            # next flush to say: who is told here would send them again.
+            # All rows are in a group by now. If writing fails, the next `flush` raises. An
+            # error here would make the caller send the rows again.
             with contextlib.suppress(OSError):
                 self.flush()
 
     def flush(self) -> None:
-        """Give everything to the operating system: it outlives the process.
+        """Hand everything to the operating system, so that it outlives the process.
 
-        All of it counts at once, when its line is in the journal, so that the keys of a
-        record are there together or not at all.
+        One journal line makes all rows of a flush count at once. So a reader finds all keys
+        of a record or none.
         """
         self._check_folder()
         groups = [of for of in self._groups.values() if of.waiting or of.layout is not None]
@@ -156,21 +178,21 @@ class Session:
             self._note({"flush": {**gap, "layouts": layouts, "frames": fields}})
         except BaseException:
             self._has_failed = True
-            # Frames without a line do not count, and readers would warn of them.
+            # Readers would warn of frames without a journal line, so cut them off.
             for frame in reversed(frames):
                 with contextlib.suppress(OSError):
                     self._segments.undo(frame)
             raise
-        # Only now: rows that could not be written are written by the next flush.
+        # Clear the groups last: after a failure, the next flush writes their rows.
         self._has_failed, self._lost_rows = False, 0
         for group in groups:
             group.layout = None
             group.waiting, group.numbers, group.nbytes = [], [], 0
 
     def end(self, seconds: float | None = None, *, small_frames: int = 1) -> None:
-        """Bring everything to the disk, small frames joined to large ones.
+        """End the session: join small frames to large ones, and sync all to the disk.
 
-        Whatever fails, the files are closed.
+        The files are closed even if something fails.
 
         Args:
             seconds: When it ended, in seconds since 1970. None: now.
@@ -182,11 +204,12 @@ class Session:
         finally:
             self.close()
         compact(self._folder, self._segments.count, small_frames)
+        note_summary(self._folder)
         for path in (*self._folder.iterdir(), self._folder):
             sync(path)
 
     def close(self) -> None:
-        """Close all files, without an end."""
+        """Close all files without noting an end."""
         self._segments.close()
         os.close(self._journal)
 
@@ -194,7 +217,8 @@ class Session:
         kind, columns = flatten(block)
         group = self._groups.get(kind)
         if group is None:
-            # Not written yet: a block without rows has a layout, and that may be all.
+            # The layout is written even if no rows follow: a loop without iterations still
+            # has keys.
             layout = Layout.of(block)
             group = _Group(len(self._groups), layout, Encoder(layout))
             self._groups[kind] = group
@@ -204,7 +228,8 @@ class Session:
             group.nbytes += sum([column.nbytes for column in columns])
 
     def _write(self, group: _Group) -> Frame:
-        """Write what waits in a group as one frame."""
+        """Write the waiting rows of a group as one frame."""
+        # Column 0 is the run, column 1 the row number, which only the session knows.
         runs, *others = (_concatenate(parts) for parts in zip(*group.waiting, strict=True))
         columns = [runs, _concatenate(group.numbers), *others]
         return self._segments.write(group.number, group.encoder, columns)
@@ -223,7 +248,7 @@ class Session:
 
 
 def is_open_at(file: int, session: pathlib.Path) -> bool:
-    """Return whether an open journal is the one in the folder of a session."""
+    """Return whether an open journal is still the file in the folder of the session."""
     try:
         return os.path.samestat(os.fstat(file), (session / journal.NAME).lstat())
     except FileNotFoundError:
@@ -248,7 +273,7 @@ def _concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _to_json(value: Any) -> Any:
-    """Return the value in what JSON has; what it has not, as text."""
+    """Convert a value to JSON types. Values without a JSON type become text."""
     if isinstance(value, dict):
         return {str(name): _to_json(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

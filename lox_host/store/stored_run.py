@@ -2,11 +2,16 @@
 
 import dataclasses
 import datetime
+import functools as ft
 from collections.abc import Mapping
 from typing import Any
 
-from lox_host.store.folder import Path
-from lox_host.store.reader import Reader, open_store, retry_if_stale
+import numpy as np
+
+from lox_host.run_config import flat_config
+from lox_host.store.address import shown
+from lox_host.store.reader import NonFinite, Reader
+from lox_host.store.summary import summary_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +27,16 @@ class StoredRun:
         keys: Its keys.
         session: The name of the session, which is a folder in the store.
         process: The number of the process that wrote it.
-        group: The same for all runs that were started by one call.
+        launch: The same for all runs that were started by one call.
+        group: What the user calls the runs that belong together. Empty: nothing.
+        tags: Words of the user, to find the run by.
+        store: The folder of the store.
+        state: `ended`, `live`, or `unfinished`: killed, or silent for a while.
+        took: How many seconds it took until it ended or was last written to.
+        last: The last value of each key that is a real number.
+        nonfinite: By key, how many rows are NaN or infinite, and the first of them.
+        path: What `lox show` and other commands call it.
+        index: The number of its line in `lox ls`, from 0.
     """
 
     name: str
@@ -33,7 +47,21 @@ class StoredRun:
     keys: tuple[str, ...]
     session: str
     process: int
-    group: str
+    launch: str
+    group: str = ""
+    tags: tuple[str, ...] = ()
+    store: str = ""
+    state: str = ""
+    took: float = 0.0
+    last: Mapping[str, np.generic] = dataclasses.field(default_factory=dict)
+    nonfinite: Mapping[str, NonFinite] = dataclasses.field(default_factory=dict)
+    path: str = ""
+    index: int = 0
+
+    @ft.cached_property
+    def settings(self) -> dict[str, Any]:
+        """The config with the names of nested entries joined, `optim.lr`."""
+        return flat_config(self.config, separator=".")
 
     def __repr__(self) -> str:
         start = datetime.datetime.fromtimestamp(self.start).isoformat(" ", "seconds")
@@ -46,28 +74,28 @@ class StoredRun:
         return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-@retry_if_stale
-def runs(path: Path) -> list[StoredRun]:
-    """List the runs in a store, each session of them, the oldest first."""
-    return [run for reader in open_store(path) for run in stored_runs(reader).values()]
-
-
 def stored_runs(reader: Reader) -> dict[int, StoredRun]:
     """Return what is in the runs of one session, by their ids."""
-    counts = reader.row_counts()
+    summary = summary_of(reader)
     found = {}
     for id, run in reader.runs.items():
-        rows = {key: counts[key][id] for key in reader.keys}
-        empty = reader.keys_without_rows(id)
+        rows, last, nonfinite = summary[id]
         found[id] = StoredRun(
             name=run.name,
             key=run.key,
             config=run.config,
             start=run.start,
             rows=max(rows.values(), default=0),
-            keys=tuple(key for key in rows if rows[key] or key in empty),
+            keys=tuple(rows),
             session=reader.folder.name,
             process=run.process,
+            launch=run.launch,
             group=run.group,
+            tags=run.tags,
+            store=shown(reader.folder.parent),
+            state=reader.state,
+            took=max(0.0, reader.last_change - run.start),
+            last=last,
+            nonfinite=nonfinite,
         )
     return found

@@ -1,1 +1,1 @@
-"""Back ends: what writes the rows of runs to a place."""
+"""Writers: the back ends that store the rows of runs or send them elsewhere."""

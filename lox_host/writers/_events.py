@@ -1,15 +1,14 @@
-"""Rows as the protocol buffers of TensorBoard."""
+"""Encode rows as protocol buffers of TensorBoard."""
 
-import io
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from lox_host.extras import import_extra
+from lox_host.histogram import Histogram
+from lox_host.writers._media import Media
 from lox_host.writers._tracker_rows import (
-    Histogram,
     TrackerRow,
     finite_elements,
     histograms,
@@ -22,7 +21,7 @@ PARTS = {
     "records": "tensorboard.summary.writer.record_writer",
     "texts": "tensorboard.plugins.text.summary_v2",
     "hparams": "tensorboard.plugins.hparams.summary_v2",
-    "pillow": "PIL.Image",
+    "pillow": "PIL.Image",  # for images
 }
 
 
@@ -30,24 +29,23 @@ class Events:
     """Makes the records of event files, as bytes.
 
     Args:
-        images: Keys of arrays that are images.
         texts: Keys of arrays that are texts.
     """
 
-    def __init__(self, images: Iterable[str], texts: Iterable[str]):
+    def __init__(self, texts: Iterable[str]):
         self._board = {
             part: import_extra(module, "TensorBoardLogger", "tensorboard")
             for part, module in PARTS.items()
         }
-        self._images, self._texts = set(images), set(texts)
+        self._texts = set(texts)
 
     def file(self, file: Any) -> Any:
         """Return a writer of records to a file."""
         return self._board["records"].RecordWriter(file)
 
-    def version(self) -> bytes:
+    def version(self, start: float) -> bytes:
         """Return the first record of each file."""
-        return self._record(file_version="brain.Event:2")
+        return self._record(start, file_version="brain.Event:2")
 
     def config(self, entries: Mapping[str, Any], start: float) -> bytes:
         """Return the record of the hyperparameters."""
@@ -56,11 +54,16 @@ class Events:
             for name, x in entries.items()
         }
         hparams = self._board["hparams"].hparams_pb(shown, start_time_secs=start)
-        return self._record(summary=hparams)
+        return self._record(start, summary=hparams)
 
-    def event(self, step: int, values: Sequence[Any]) -> bytes:
+    def event(self, step: int, values: Sequence[Any], wall_time: float) -> bytes:
         """Return the record of values at a step."""
-        return self._record(step=step, summary=self._summary(value=values))
+        return self._record(wall_time, step=step, summary=self._summary(value=values))
+
+    def restart(self, step: int, wall_time: float) -> bytes:
+        """Return the record that discards everything written at this step and later."""
+        log = self._board["events"].SessionLog
+        return self._record(wall_time, step=step, session_log=log(status=log.START))
 
     def values(self, row: TrackerRow) -> Iterator[tuple[str, Any]]:
         """Yield everything in a row, each with its key."""
@@ -71,66 +74,53 @@ class Events:
         for key, array in texts.items():
             yield key, self._board["texts"].text_pb(key, _text(array)).value[0]
         others = {k: x for k, x in row.arrays.items() if k not in texts}
-        images = {k: x for k, x in others.items() if self._is_image(k, x)}
-        for key, array in images.items():
-            for tag, pixels in _each_image(key, array):
-                yield key, value(tag=tag, image=self._image(pixels))
-        rest = {k: x for k, x in others.items() if k not in images}
-        for key, histogram in histograms(rest).items():
-            yield key, value(tag=key, histo=self._histogram(rest[key], histogram))
-            for tag, number in nonfinite_counts({key: rest[key]}).items():
+        for key, media in row.media.items():
+            yield key, value(tag=key, image=self._image(media))
+        for key, array in others.items():
+            (histogram,) = histograms({key: array}).values()
+            x = finite_elements(array)
+            moments = x.size, x.sum(), (x**2).sum()
+            ends = x.min(initial=histogram.edges[-1]), x.max(initial=histogram.edges[0])
+            yield key, value(tag=key, histo=self._histogram(histogram, moments, ends))
+            for tag, number in nonfinite_counts({key: array}).items():
                 yield key, value(tag=tag, simple_value=number)
+        for key, counted in row.counted.items():
+            found, centers = counted.statistics(), counted.centers
+            moments = [(counted.counts * centers**power).sum() for power in range(3)]
+            ends = found.get("min", 0.0), found.get("max", 0.0)
+            yield key, value(tag=key, histo=self._histogram(counted, moments, ends))
 
     @property
     def _summary(self) -> Any:
         return self._board["summaries"].Summary
 
-    def _record(self, **fields: Any) -> bytes:
-        event = self._board["events"].Event(wall_time=time.time(), **fields)
+    def _record(self, wall_time: float, **fields: Any) -> bytes:
+        event = self._board["events"].Event(wall_time=wall_time, **fields)
         return event.SerializeToString()
 
-    def _is_image(self, key: str, array: np.ndarray) -> bool:
-        looks_so = array.dtype == np.uint8 and array.ndim == 3 and _has_channels(array)
-        asked = key in self._images and array.ndim >= 2
-        whole = array.size > 0 and not np.ma.is_masked(array)
-        return whole and (looks_so or asked)
-
-    def _histogram(self, array: np.ndarray, histogram: Histogram) -> Any:
-        (counts, edges), x = histogram, finite_elements(array)
+    def _histogram(
+        self, histogram: Histogram, moments: Sequence[float], ends: tuple[float, float]
+    ) -> Any:
+        """Return a histogram; `moments` are the number of values, their sum and squares."""
         return self._board["summaries"].HistogramProto(
-            min=x.min(initial=edges[-1]),
-            max=x.max(initial=edges[0]),
-            num=x.size,
-            sum=x.sum(),
-            sum_squares=(x**2).sum(),
-            bucket_limit=edges[1:].tolist(),
-            bucket=counts.tolist(),
+            min=ends[0],
+            max=ends[1],
+            num=moments[0],
+            sum=moments[1],
+            sum_squares=moments[2],
+            bucket_limit=histogram.edges[1:].tolist(),
+            bucket=histogram.counts.tolist(),
         )
 
-    def _image(self, pixels: np.ndarray) -> Any:
-        height, width, channels = pixels.shape
-        file = io.BytesIO()
-        flat = pixels[..., 0] if channels == 1 else pixels
-        self._board["pillow"].fromarray(flat).save(file, "PNG")
+    def _image(self, media: Media) -> Any:
+        """Return an image. TensorBoard shows a video as an image that moves, a GIF."""
+        height, width, channels = media.pixels.shape[-3:]
         return self._summary.Image(
             height=height,
             width=width,
             colorspace=channels,
-            encoded_image_string=file.getvalue(),
+            encoded_image_string=media.encoded("TensorBoardLogger", "tensorboard"),
         )
-
-
-def _has_channels(array: np.ndarray) -> bool:
-    return array.ndim >= 3 and array.shape[-1] in (1, 3, 4)
-
-
-def _each_image(key: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the images in an array with tags, as uint8 of `(height, width, channels)`."""
-    scale = 255 if array.dtype.kind == "f" else 1
-    pixels = np.clip(np.nan_to_num(array) * scale, 0, 255).round().astype(np.uint8)
-    pixels = pixels if _has_channels(pixels) else pixels[..., None]
-    for index in np.ndindex(pixels.shape[:-3]):
-        yield "/".join([key, *map(str, index)]), pixels[index]
 
 
 def _text(array: np.ndarray) -> str:

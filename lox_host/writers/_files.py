@@ -1,21 +1,19 @@
-"""Text files that only grow, one for each run."""
+"""Text files that only grow, one per run."""
 
 import itertools as it
 import json
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from lox_host.writer import Run
 from lox_host.writers._json_values import to_json
-from lox_host.writers._run_info import run_title
 
 
 class LineFile:
-    """A file of lines. What was flushed is with the system, and outlives the process.
+    """A file of lines. Flushed lines outlive the process.
 
-    It is open only while it is written to: there may be more runs than a process may have
+    The file is open only during a flush, as there may be more runs than a process can have
     open files.
 
     Attributes:
@@ -30,18 +28,18 @@ class LineFile:
         self._waiting.append(line)
 
     def flush(self) -> None:
-        """Append what was added. All of it, or nothing if that fails."""
+        """Append all added lines, or nothing if that fails."""
         if self._waiting:
             append(self.path, "".join(self._waiting))
             self._waiting = []
 
 
 def create_file(folder: Path, run: Run, ending: str) -> Path:
-    """Make an empty file for a run, beside those that are already there.
+    """Make an empty file for a run, without replacing an existing one.
 
     The config of the run, if it has any, is written into another, `NAME.config.json`.
     """
-    stem = file_name(run_title(run))
+    stem = run.file_name
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path = _new_file(folder, stem, ending)
@@ -55,12 +53,6 @@ def create_file(folder: Path, run: Run, ending: str) -> Path:
             "Give the logger the path of a folder that can be made or written to."
         ) from error
     return path
-
-
-def file_name(title: str) -> str:
-    """Return a title as the name of a file or a folder, which leads nowhere else."""
-    # The dots keep `..` and hidden files away.
-    return re.sub(r"[^\w.-]", "_", title).lstrip(".")[:200] or "run"
 
 
 def append(path: Path, text: str) -> None:
@@ -80,7 +72,7 @@ def append(path: Path, text: str) -> None:
 
 
 def check_exists(path: str | os.PathLike) -> None:
-    """Raise if a file was removed while it is open for writing: nobody could read it."""
+    """Raise if a file was removed while it is being written."""
     if not os.path.exists(path):
         raise FileNotFoundError(
             f"`{path}` has been removed while it was written. What was logged is lost."
@@ -88,12 +80,12 @@ def check_exists(path: str | os.PathLike) -> None:
 
 
 def encode(text: str) -> bytes:
-    """Return UTF-8, whatever a key is made of."""
+    """Encode a text as UTF-8, even if a key has invalid characters."""
     return text.encode("utf-8", "backslashreplace")
 
 
 def candidates(name: str) -> Iterator[str]:
-    """Yield the name, and what to take if there is one already: `name-2`, `name-3`, ..."""
+    """Yield a name, and the alternatives if it is taken: `name-2`, `name-3`, ..."""
     return it.chain([name], (f"{name}-{number}" for number in it.count(2)))
 
 

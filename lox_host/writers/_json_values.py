@@ -1,4 +1,4 @@
-"""Logged values as JSON knows them: numbers, texts, lists and dictionaries."""
+"""Convert logged values to JSON types: numbers, texts, lists and dictionaries."""
 
 import math
 from collections.abc import Callable

@@ -2,25 +2,32 @@
 
 Trackers know names and numbers, and some of them histograms. So each row is flattened:
 
-    step=3, {"loss": 0.5, "grad": {"w": [1 2 3]}, "z": 1+2j, "key": a typed PRNG key}
+    step=3, {"loss": 0.5, "grad": {"w": [1 2 3]}, "z": 1+2j, "key": a typed PRNG key,
+             "h": lox.histogram(...), "frame": an image}
 
     steps    {"step": 3}
     numbers  {"loss": 0.5, "z/real": 1.0, "z/imag": 2.0, "key/0": 0, "key/1": 7}
     arrays   {"grad/w": [1 2 3]}
+    counted  {"h": counts and edges}
+    media    {"frame": pixels}             for trackers that show images and videos
 """
 
 import dataclasses
+import math
+import time
 from collections.abc import Container, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
+from lox_host.histogram import Histogram, named_histograms, packed, unpacked
 from lox_host.rows import Batch, Block, Row
 from lox_host.tree import leaves
+from lox_host.writers._media import Kind, Media, kind_of, media_in
 
 Number = int | float
-# How many elements are in each bin, and the edges of the bins.
-Histogram = tuple[np.ndarray, np.ndarray]
+# A value that is not a number: counts and edges of a histogram, an image or a video.
+_COUNTED = "counted"
 
 
 class TrackerRow(NamedTuple):
@@ -31,12 +38,28 @@ class TrackerRow(NamedTuple):
         steps: The steps that are one number.
         numbers: The values that are one number.
         arrays: The others. Masked arrays, where only some examples logged.
+        time: When it reached the host, in seconds since 1970.
+        counted: Histograms that were counted on the device.
+        media: Images and videos, for trackers that ask for them.
     """
 
     run: int
     steps: dict[str, Number]
     numbers: dict[str, Number]
     arrays: dict[str, np.ndarray]
+    time: float
+    counted: dict[str, Histogram]
+    media: dict[str, Media]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all values."""
+        return [*self.numbers, *self.arrays, *self.counted, *self.media]
+
+    @property
+    def histograms(self) -> dict[str, Histogram]:
+        """All histograms: those computed from arrays, and those that were logged."""
+        return {**histograms(self.arrays), **self.counted}
 
     @property
     def integer_step(self) -> int | None:
@@ -62,24 +85,32 @@ class TrackerRow(NamedTuple):
         return names.get("step", next(iter(names.values()), None))
 
     def _as_values(self, steps: Mapping[str, Number]) -> dict[str, Number]:
-        taken = {**self.numbers, **self.arrays}
+        taken = self.names
         return {free_name(name, taken): step for name, step in steps.items()}
 
 
-def tracker_rows(batch: Batch) -> Iterator[TrackerRow]:
+def tracker_rows(
+    batch: Batch, kinds: Mapping[str, Kind] | None = None
+) -> Iterator[TrackerRow]:
     """Iterate over the rows of a batch in the form that all trackers share.
+
+    `kinds` says which keys are images or videos, of those that do not look like it. None:
+    the tracker shows neither.
 
     - Trees: each leaf has a name of its own, `key/path/in/the/tree`.
     - Complex values: `key/real` and `key/imag`.
     - Typed PRNG keys: the words of their data, `key/0`, `key/1`, ...
     - Bools: 0 and 1.
+    - Histograms: counts and edges; `key/nonfinite` is a number, where there are any.
     - Values with axes from `vmap`: arrays, with examples that did not log masked.
     - Steps that are arrays, one for each example: values under the name of the step.
 
     A name of a leaf or step that is taken already in the row gets an underscore.
     """
-    rows = Batch([_flatten(block) for block in batch]).rows()
-    return (_tracker_row(row) for row in rows if row.values)
+    # What names stand for that are no numbers.
+    known: dict[str, str] = {}
+    rows = Batch([_flatten(block, kinds, known) for block in batch]).rows()
+    return (_tracker_row(row, known) for row in rows if row.values)
 
 
 def free_name(name: str, taken: Container[str]) -> str:
@@ -112,30 +143,42 @@ def finite_elements(array: np.ndarray) -> np.ndarray:
 def _histogram(x: np.ndarray) -> Histogram:
     try:
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.histogram(x, bins=min(64, x.size or 1))
+            return Histogram(*np.histogram(x, bins=min(64, x.size or 1)))
     except ValueError:
         # The numbers are too close for bins between them, or too far apart.
-        return np.array([x.size]), np.array([x.min(), x.max()])
+        return Histogram(np.array([x.size]), np.array([x.min(), x.max()]))
 
 
-def _flatten(block: Block) -> Block:
+def _flatten(
+    block: Block, kinds: Mapping[str, Kind] | None, known: dict[str, str]
+) -> Block:
     """Return the block with one array of numbers for each name."""
     values: dict[str, np.ndarray] = {}
     valid: dict[str, np.ndarray] = {}
 
-    def put(name: str, array: np.ndarray, mask: np.ndarray | None) -> None:
+    def put(name: str, array: np.ndarray, mask: np.ndarray | None, kind: str = "") -> None:
         name = free_name(name, values)
         values[name] = array
         valid.update({} if mask is None else {name: mask})
+        known.update({name: kind} if kind else {})
 
     # Keys that are not trees come first: they keep their names.
     is_tree = {key: not isinstance(tree, np.ndarray) for key, tree in block.values.items()}
     for key in sorted(block.values, key=is_tree.__getitem__):
+        mask, axes = block.valid.get(key), 1 + block.forms[key].batch
         holds_prng_key = dict(block.forms[key].keys)
+        counted = dict(named_histograms(block.values[key], key))
+        for name, tree in counted.items():
+            put(name, packed(tree), mask, _COUNTED)
+            if np.any(tree["nonfinite"]):
+                put(f"{name}/nonfinite", tree["nonfinite"], mask)
         for i, (name, array) in enumerate(leaves(block.values[key], key)):
+            if name.rpartition("/")[0] in counted:
+                continue
+            kind = "" if kinds is None else kind_of(name, array, axes, kinds)
             parts = _words(name, array) if i in holds_prng_key else _parts(name, array)
             for part_name, part in parts.items():
-                put(part_name, part, block.valid.get(key))
+                put(part_name, part, mask, kind)
     for name, step in block.steps.items():
         if step.ndim > 1:
             put(name, _numeric(step), _mask_of_step(block, name))
@@ -150,11 +193,23 @@ def _mask_of_step(block: Block, name: str) -> np.ndarray | None:
     return np.logical_and.reduce(given) if given else None
 
 
-def _tracker_row(row: Row) -> TrackerRow:
-    numbers = {key: x.item() for key, x in row.values.items() if not np.ndim(x)}
-    arrays = {key: x for key, x in row.values.items() if np.ndim(x)}
+def _tracker_row(row: Row, known: Mapping[str, str]) -> TrackerRow:
+    numbers, arrays = {}, {}
+    counted, media = {}, {}
+    for name, x in row.values.items():
+        kind = known.get(name)
+        if kind == _COUNTED:
+            counted.update(unpacked(name, x))
+        elif kind:
+            media.update(media_in(name, kind, x))
+        elif np.ndim(x):
+            arrays[name] = x
+        else:
+            numbers[name] = x.item()
     steps = {name: step.item() for name, step in row.steps.items()}
-    return TrackerRow(row.run, steps, numbers, arrays)
+    # Rows of stores that older versions wrote have no time.
+    when = time.time() if math.isnan(row.time) else row.time
+    return TrackerRow(row.run, steps, numbers, arrays, when, counted, media)
 
 
 def _parts(name: str, array: np.ndarray) -> dict[str, np.ndarray]:

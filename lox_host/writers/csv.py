@@ -18,7 +18,7 @@ from lox_host.writer import Run
 from lox_host.writers._files import append, candidates, create_file, encode
 from lox_host.writers._json_values import key_name, to_json
 
-# A file that is larger is not written anew for another column.
+# Larger files are not rewritten to add a column.
 LARGE = 64 * 2**20
 
 # What readers of CSV files know, where Python writes it otherwise.

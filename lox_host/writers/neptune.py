@@ -1,16 +1,19 @@
 """The writer of `NeptuneLogger`."""
 
+import datetime
 import math
 from collections import Counter
 from typing import Any
 
+import numpy as np
+
 from lox_host.extras import import_extra
 from lox_host.rows import Batch
+from lox_host.run_config import flat_config
 from lox_host.writer import Run
-from lox_host.writers._run_info import flat_config, run_title
+from lox_host.writers._run_info import run_title
 from lox_host.writers._tracker_rows import (
     TrackerRow,
-    histograms,
     nonfinite_counts,
     tracker_rows,
 )
@@ -34,12 +37,18 @@ class NeptuneWriter:
 
     def open(self, run: Run) -> None:
         # Neptune takes the same id for the same run, and refuses to begin it again.
-        run_id = f"{run_title(run, self._options.get('run_id'))}-{run.group}"
+        run_id = f"{run_title(run, self._options.get('run_id'))}-{run.launch}"
         opened = self._neptune.Run(**{**self._options, "run_id": run_id})
         self._runs[run.id] = opened
         config = {f"config/{name}": x for name, x in flat_config(run.config).items()}
-        entries = {"lox/name": run_title(run), "lox/group": run.group, **config}
+        entries = {
+            "lox/name": run_title(run),
+            "lox/group": run.group or run.launch,
+            **config,
+        }
         opened.log_configs(entries, cast_unsupported=True)
+        if run.tags:
+            opened.add_tags(list(run.tags))
 
     def write(self, batch: Batch) -> None:
         for row in tracker_rows(batch):
@@ -57,13 +66,16 @@ class NeptuneWriter:
         numbers = {**row.numbers, **row.step_values, **nonfinite_counts(row.arrays)}
         texts = {k: str(x) for k, x in numbers.items() if not math.isfinite(x)}
         finite = {k: x for k, x in numbers.items() if k not in texts}
+        when = datetime.datetime.fromtimestamp(row.time, datetime.UTC)
         if finite:
-            run.log_metrics(finite, step)
+            run.log_metrics(finite, step, timestamp=when)
         if texts:
-            run.log_string_series({f"{k}/nonfinite": x for k, x in texts.items()}, step)
-        if row.arrays:
+            series = {f"{k}/nonfinite": x for k, x in texts.items()}
+            run.log_string_series(series, step, timestamp=when)
+        if row.histograms:
             drawn = {
-                key: self._types.Histogram(edges, counts)
-                for key, (counts, edges) in histograms(row.arrays).items()
+                # Neptune drops a histogram whose counts are floats, with a line of its log.
+                key: self._types.Histogram(edges, counts.astype(np.int64))
+                for key, (counts, edges) in row.histograms.items()
             }
-            run.log_histograms(drawn, step)
+            run.log_histograms(drawn, step, timestamp=when)

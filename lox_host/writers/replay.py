@@ -1,5 +1,6 @@
-"""Recorded runs, given to writers once more. No JAX."""
+"""Replay recorded runs to writers. No JAX."""
 
+import dataclasses
 import functools as ft
 import itertools as it
 from collections.abc import Collection, Iterator, Sequence
@@ -8,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lox_host.rows import Batch, Block
-from lox_host.store import Reader, open_session, retry_if_stale
+from lox_host.store import Reader, reopen, retry_if_stale
 from lox_host.worker import Worker
 from lox_host.writer import Run, Writer
 
@@ -17,7 +18,7 @@ ROWS = 10_000
 
 
 class Recording(NamedTuple):
-    """Runs of a session, and all that they logged."""
+    """Runs of a session with all of their rows."""
 
     runs: list[Run]
     blocks: list[Block]
@@ -25,9 +26,10 @@ class Recording(NamedTuple):
 
 @retry_if_stale
 def read_recording(reader: Reader, ids: Collection[int]) -> Recording:
-    """Read all that some runs of a session logged, as it is now."""
-    runs = [reader.runs[id] for id in ids]
-    return Recording(runs, list(open_session(reader.folder).blocks(ids)))
+    """Read all rows that some runs of a session have now."""
+    # All sessions of a run are one here, which does not continue anything elsewhere.
+    runs = [dataclasses.replace(reader.runs[id], resumed=False) for id in ids]
+    return Recording(runs, list(reopen(reader).blocks(ids)))
 
 
 def replay(

@@ -5,9 +5,10 @@ from typing import Any
 
 from lox_host.extras import import_extra
 from lox_host.rows import Batch
+from lox_host.run_config import plain_config
 from lox_host.writer import Run
-from lox_host.writers._run_info import plain_config, run_title
-from lox_host.writers._tracker_rows import histograms, nonfinite_counts, tracker_rows
+from lox_host.writers._run_info import run_title
+from lox_host.writers._tracker_rows import nonfinite_counts, tracker_rows
 
 # Names that trackio has for itself.
 RESERVED = {"project", "run", "timestamp", "step", "time", "metrics"}
@@ -28,8 +29,13 @@ class TrackioWriter:
         self._runs: dict[int, Any] = {}
 
     def open(self, run: Run) -> None:
-        options = {"group": run.group, "config": plain_config(run.config), **self._options}
+        options = {"group": run.launch, "config": plain_config(run.config)}
+        options |= self._options
         options["name"] = run_title(run, self._options.get("name"))
+        if run.group:
+            options["group"] = run.group
+        if run.resumed:
+            options["resume"] = "allow"
         # In a context of its own, or it would end the run before.
         context = contextvars.Context()
         self._runs[run.id] = context.run(self._trackio.init, **options)
@@ -37,8 +43,8 @@ class TrackioWriter:
     def write(self, batch: Batch) -> None:
         for row in tracker_rows(batch):
             data = {**row.numbers, **row.other_step_values, **nonfinite_counts(row.arrays)}
-            for key, histogram in histograms(row.arrays).items():
-                data[key] = self._trackio.Histogram(np_histogram=histogram)
+            for key, histogram in row.histograms.items():
+                data[key] = self._trackio.Histogram(np_histogram=tuple(histogram))
             named = {_name(key): value for key, value in data.items()}
             self._runs[row.run].log(named, step=row.integer_step)
 

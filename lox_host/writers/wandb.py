@@ -1,23 +1,25 @@
 """The writer of `WandbLogger`."""
 
 import os
+import tempfile
 from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from lox_host.extras import import_extra
 from lox_host.rows import Batch
+from lox_host.run_config import plain_config
 from lox_host.writer import Run
 from lox_host.writers._files import check_exists
-from lox_host.writers._run_info import plain_config, run_title
-from lox_host.writers._tracker_rows import (
-    TrackerRow,
-    histograms,
-    nonfinite_counts,
-    tracker_rows,
-)
+from lox_host.writers._media import Media, check_kinds
+from lox_host.writers._run_info import run_title
+from lox_host.writers._tracker_rows import TrackerRow, nonfinite_counts, tracker_rows
 
 # What wandb does for each run beside taking its rows is too much for hundreds of them.
 CHEAP = {"silent": True, "console": "off", "x_disable_stats": True}
+# How many bins wandb takes.
+BINS = 512
 # Names that wandb has for itself.
 RESERVED = {"_step", "_runtime", "_timestamp", "_wandb"}
 
@@ -25,25 +27,31 @@ RESERVED = {"_step", "_runtime", "_timestamp", "_wandb"}
 class WandbWriter:
     """The back end of `WandbLogger`."""
 
-    def __init__(self, **init_kwargs: Any):
+    def __init__(self, kinds: Mapping[str, str] | None = None, **init_kwargs: Any):
         self._wandb = import_extra("wandb", "WandbLogger", "wandb")
-        self._options = init_kwargs
+        self._options, self._kinds = init_kwargs, check_kinds(kinds)
         self._runs: dict[int, Any] = {}
         self._defined: dict[int, set[str]] = {}
         self._folders: dict[int, str] = {}
 
     def open(self, run: Run) -> None:
-        names = {"name": run_title(run, self._options.get("name"))}
-        if "id" in self._options:
-            names["id"] = run_title(run, self._options["id"])
+        own = {
+            "name": run_title(run, self._options.get("name")),
+            "id": self._id(run),
+            "tags": [*(self._options.get("tags") or ()), *run.tags],
+            "settings": self._settings(),
+        }
+        if run.group:
+            own["group"] = run.group
+        if run.resumed:
+            own["resume"] = "allow"
         self._runs[run.id] = self._wandb.init(
             **{
-                "group": run.group,
+                "group": run.launch,
                 "reinit": "create_new",
                 "config": plain_config(run.config),
                 **self._options,
-                **names,
-                "settings": self._settings(),
+                **own,
             }
         )
         self._defined[run.id] = set()
@@ -52,12 +60,18 @@ class WandbWriter:
             self._folders[run.id] = folder
 
     def write(self, batch: Batch) -> None:
-        for row in tracker_rows(batch):
+        for row in tracker_rows(batch, self._kinds):
             data = {**row.numbers, **row.step_values, **nonfinite_counts(row.arrays)}
-            for key, histogram in histograms(row.arrays).items():
-                data[key] = self._wandb.Histogram(np_histogram=histogram)
+            for key, histogram in row.histograms.items():
+                fewer = tuple(histogram.with_at_most(BINS))
+                data[key] = self._wandb.Histogram(np_histogram=fewer)
             self._define(row)
-            self._runs[row.run].log({_name(key): value for key, value in data.items()})
+            # wandb copies the files of videos when it is given them.
+            with tempfile.TemporaryDirectory() if row.media else nullcontext("") as folder:
+                for i, (key, media) in enumerate(row.media.items()):
+                    data[key] = self._media(media, os.path.join(folder, str(i)))
+                named = {_name(key): x for key, x in data.items()}
+                self._runs[row.run].log({**named, "_timestamp": row.time})
 
     def flush(self) -> None:
         """Check that files are where they were: wandb has a process that writes them."""
@@ -68,6 +82,30 @@ class WandbWriter:
         del self._defined[run.id]
         self._folders.pop(run.id, None)
         self._runs.pop(run.id).finish()
+
+    def _id(self, run: Run) -> str:
+        """Return W&B's id of a run: a new one, or that of the run that it continues."""
+        if "id" in self._options:
+            return run_title(run, self._options["id"])
+        process = f"-{run.process}" if run.process else ""
+        identity = run.identity[:12]
+        if run.resumed:
+            # The folders of runs are called after their date and id.
+            folder = Path(self._options.get("dir") or os.environ.get("WANDB_DIR") or ".")
+            found = folder.glob(f"*wandb/*run-*-{identity}????????{process}")
+            dates = {path.name.split("run-")[-1]: path for path in found}
+            if dates:
+                return max(dates).split("-", 1)[1]
+        return f"{identity}{run.launch}{process}"
+
+    def _media(self, media: Media, path: str) -> Any:
+        if media.kind == "image":
+            pixels = media.pixels
+            return self._wandb.Image(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+        # From an array, wandb would need another library to make a file.
+        with open(f"{path}.gif", "xb") as file:
+            file.write(media.encoded("WandbLogger", "wandb"))
+        return self._wandb.Video(f"{path}.gif", format="gif")
 
     def _settings(self) -> Any:
         given = self._options.get("settings") or {}
@@ -82,7 +120,7 @@ class WandbWriter:
         if row.plot_against is None:
             return
         # A star would mean all keys that begin so.
-        keys = {key for key in (*row.numbers, *row.arrays) if "*" not in key}
+        keys = {key for key in row.names if "*" not in key}
         step = _name(row.plot_against)
         for key in keys - self._defined[row.run]:
             self._runs[row.run].define_metric(_name(key), step_metric=step)

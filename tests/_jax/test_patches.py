@@ -33,6 +33,8 @@ def test_every_patch_is_on_the_page(patch):
         url = f"https://github.com/jax-ml/jax/issues/{patch.issue}"
         without += f" ([jax#{patch.issue}]({url}))"
     cells = [f"`{patch.place}`", without, patch.change]
+    if patch.since > (0, 0, 0):
+        cells.append("since {}.{}.{}".format(*patch.since))
     if patch.until is not None:
         cells.append("before {}.{}.{}".format(*patch.until))
     assert f"| {' | '.join(cells)} |" in PAGE.read_text()

@@ -430,8 +430,11 @@ def test_prints_come_in_order_around_calls_branches_and_loops(capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "{'x': [0.0, 1.0]}"
 
 
-@pytest.mark.parametrize("other", [lambda: lox.log({"b": 1.0}), lambda: None, lambda: 2.0])
-def test_branches_that_return_different_records_are_told_what_to_write(other):
+# Branches that return records ---------------------------------------------------------
+
+
+def test_a_branch_that_returns_a_record_and_one_that_returns_a_value_are_an_error():
+    other = lambda: 2.0  # noqa: E731
     branches = [lambda: lox.log({"a": 1.0}), other]
     for order in (branches, branches[::-1]):
         with pytest.raises(TypeError, match=r"`lambda: lox.log\(\.\.\.\) and None`"):
@@ -442,3 +445,52 @@ def test_branches_that_return_different_records_are_told_what_to_write(other):
     with pytest.raises(TypeError) as raised:
         jax.lax.cond(True, lambda: None, lambda: 2.0)
     assert "lox.log" not in str(raised.value)
+
+
+def test_a_whole_branch_may_return_its_record_or_nothing():
+    def fun(x):
+        out = [
+            jax.lax.cond(x > 0, lambda: lox.log({"a": x}, step=1), lambda: None),
+            jax.lax.cond(
+                x > 0, lambda x: lox.log({"a": x}), lambda x: lox.log({"b": x}), x
+            ),
+            jax.lax.cond(x < 0, true_fun=lambda: lox.log({"c": x}), false_fun=lambda: None),
+            jax.lax.switch(
+                jnp.int32(x),
+                [
+                    lambda: None,
+                    lambda: lox.log({"d": x}),
+                    lambda: lox.log({"d": 0, "e": x}),
+                ],
+            ),
+        ]
+        assert out == [None] * 4
+        return jnp.sin(x)
+
+    for wrap in (lambda f: f, jax.jit):
+        out, logs = wrap(lox.spool(fun))(1.0)
+        assert out == jnp.sin(1.0)
+        assert {key: value.tolist() for key, value in logs.compact().items()} == {
+            "a": [1, 1],
+            "d": 1,
+        }
+    _, logs = lox.spool(jax.vmap(fun))(jnp.array([1.0, -1.0]))
+    assert logs.valid["a"].tolist() == [[True, False], [True, False]]
+    assert logs.valid["c"].tolist() == [False, True]
+
+
+def test_branches_that_return_the_same_record_give_it():
+    def fun(x):
+        same = jax.lax.cond(x > 0, lambda: lox.log({"a": x}), lambda: lox.log({"a": -x}))
+        return same["a"]
+
+    assert lox.nolog(fun)(-2.0) == 2
+
+
+def test_branches_that_return_other_logs_are_an_error_that_says_what_to_write():
+    def spooled(key):
+        return lambda: lox.spool(lambda: lox.log({key: 1.0}) and None)()[1]
+
+    for other in (spooled("b"), lambda: None):
+        with pytest.raises(TypeError, match=r"`lambda: lox.log\(\.\.\.\) and None`"):
+            jax.lax.cond(jnp.bool_(True), spooled("a"), other)

@@ -170,6 +170,22 @@ def test_no_tracer_leaks():
     assert list(logs) == ["x", "y", "z"]
 
 
+def test_no_tracer_leaks_in_loops_under_grad():
+    @jax.checkpoint
+    def step(x, i):
+        lox.log({"x": x}, i=i)
+        return lox.log_grad(2 * x, "slope"), None
+
+    def last(x):
+        return jax.lax.scan(step, x, jnp.arange(3))[0]
+
+    with jax.check_tracer_leaks():
+        out, logs = lox.spool(jax.grad(last))(1.0)
+    assert out == 8
+    assert logs["x"].tolist() == [1, 2, 4]
+    assert logs["slope"].tolist() == [1, 2, 4]
+
+
 def test_numbers_of_64_bits_stay_what_they_are():
     enable_x64 = (
         jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64

@@ -180,3 +180,12 @@ def test_nonfinite_looks_at_all_floats():
             assert lox.spool(fun, when=lox.nonfinite)(value)[1].valid["tree"] == expected
     _, logs = lox.spool(lambda: lox.log({"i": 3}), when=lox.nonfinite)()
     assert not logs.valid["i"]
+
+
+def test_nonfinite_looks_at_what_a_histogram_has_counted():
+    def fun(x):
+        lox.log({"h": lox.histogram(x, bins=2)})
+
+    for last, expected in ((1.0, False), (jnp.nan, True), (-jnp.inf, True)):
+        _, logs = lox.spool(fun, when=lox.nonfinite)(jnp.array([0.0, last]))
+        assert logs.valid["h"] == expected

@@ -13,7 +13,7 @@ import lox
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 # What is in a block that is not Python.
-OTHERS = ("console", "text", "{")
+OTHERS = ("console", "sql", "text", "{")
 BLOCK = re.compile(r"^(```+|:::+)[ ]*(\S*).*?\n(.*?)^\1[ ]*$", re.MULTILINE | re.DOTALL)
 
 

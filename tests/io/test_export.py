@@ -11,7 +11,7 @@ import pytest
 import lox
 from lox import loggers
 from lox_host.store import Reader, begin_session
-from lox_host.store.frame_reader import FrameReader, StaleSession
+from lox_host.store.format.frame_reader import FrameReader, StaleSession
 from lox_host.writers import replay as _resend
 from support import tracked
 from support.kept import Kept
@@ -104,8 +104,8 @@ def test_all_that_is_odd_arrives(tmp_path):
 
 
 def test_bad_input(store):
-    with pytest.raises(TypeError, match=r"`to` is 'str'.*CSVLogger\(.*or a writer with"):
-        lox.export(store, "csv")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"`to` is 'int'.*CSVLogger\(.*or a writer with"):
+        lox.export(store, 3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(
         LookupError, match=r"has no run with the key \(9,\): see `lox.runs`"
     ):
@@ -131,10 +131,10 @@ def test_what_cannot_be_written_raises_and_runs_are_closed(store):
 
 def test_a_run_that_logged_nothing_is_sent(tmp_path):
     with loggers.SaveLogger(tmp_path) as logger:
-        logger.init(KEYS[0])
+        logger.init(KEYS[0], name="nothing")
     writer = Kept()
     lox.export(tmp_path, writer)
-    assert [run.name for run in writer.closed] == [NAMES[0]]
+    assert [run.name for run in writer.closed] == ["nothing"]
     assert not writer.batches
 
 
@@ -172,3 +172,16 @@ def test_what_was_logged_twice_is_sent_twice(tmp_path):
     writer = Kept()
     lox.export(tmp_path, writer, key=jax.random.key(0))
     assert [run.key for run in writer.opened] == [(0, 0), (0, 0)]
+
+
+def test_a_format_may_be_given_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lox.save(lox.logdict({"loss": 0.5}), "results")
+    lox.export("results", to="csv")
+    assert (tmp_path / "csv" / "saved.csv").read_text() == "loss\n0.5\n"
+    lox.export("results", to="json", out="other")
+    assert (tmp_path / "other" / "saved.jsonl").read_text() == '{"loss": 0.5}\n'
+    with pytest.raises(ValueError, match=r"`to` is 'xls'. The formats are 'csv', 'json'"):
+        lox.export("results", to="xls")
+    with pytest.raises(TypeError, match="`out` is for formats"):
+        lox.export("results", lox.loggers.CSVLogger("a"), out="b")

@@ -11,6 +11,7 @@ import pytest
 import lox
 from lox._rows.rows import key_data
 from lox.loggers import Batch, Block, Form
+from lox_host.cli.main import main
 from lox_host.writers.save import SaveWriter
 from support.programs import PROGRAMS
 from support.selection import thin
@@ -207,9 +208,9 @@ def test_runs_of_one_session_are_loaded_together(tmp_path):
     assert [r.rows for r in lox.runs(tmp_path)] == [6] * 4
     np.testing.assert_array_equal(lox.load(tmp_path, "x", key=(2,))["x"], range(20, 26))
     _damage_first_column(tmp_path)
-    with pytest.warns(UserWarning, match="A frame of 24 rows"):
-        runs = lox.runs(tmp_path)
-    assert [r.rows for r in runs] == [0] * 4
+    # A list of runs says what was written; that it is damaged is known when it is read.
+    assert [r.rows for r in lox.runs(tmp_path)] == [6] * 4
+    assert main(["doctor", str(tmp_path)]) == 1
     for key in (None, (2,)):
         lost = (pytest.warns(UserWarning, match=f"A part of '{k}', 24 rows") for k in logs)
         with next(lost), next(lost):
@@ -226,21 +227,28 @@ def _damage_first_column(path):
     file.write_bytes(data)
 
 
-def test_runs_that_differ_cannot_be_loaded_together(tmp_path):
+def test_runs_of_different_lengths_and_keys_are_stacked_with_valid(tmp_path):
     writer = SaveWriter(tmp_path)
     for i in range(2):
         writer.open(run(i, id=i))
         writer.write(Batch([block(np.arange(3 + i), id=i)]))
-
-    for _ in range(2):
-        writer.flush()
-        with pytest.raises(ValueError, match=r"'x': 3.*'x': 4.*`lox.runs\(path\)`"):
-            lox.load(tmp_path)
     lox.save(lox.logdict({"z": 1.0}), tmp_path)
-    with pytest.raises(ValueError, match="The 3 runs in"):
-        lox.load(tmp_path)
     for i in range(2):
         writer.close(run(i, id=i))
+
+    logs, alone = lox.load(tmp_path), [lox.load(tmp_path, run=(i,)) for i in range(2)]
+
+    assert logs["x"].shape[:2] == (3, 4)
+    np.testing.assert_array_equal(
+        logs.valid["x"], [[True] * 3 + [False], [True] * 4, [False] * 4]
+    )
+    for i, own in enumerate(alone):
+        for key in own:
+            rows = len(own[key])
+            np.testing.assert_array_equal(logs[key][i, :rows], own[key])
+            np.testing.assert_array_equal(logs.step[key][i, :rows], own.step[key])
+    np.testing.assert_array_equal(logs["z"], [0, 0, 1])
+    np.testing.assert_array_equal(logs.valid["z"], [False, False, True])
     with pytest.raises(LookupError, match=r"has no key 'z'. All keys of its session"):
         lox.load(tmp_path, ["x", "z"], key=(1,))
 
@@ -390,8 +398,14 @@ def test_what_cannot_be_stacked_is_an_error(tmp_path):
     for i, dtype in enumerate((jnp.bfloat16, jnp.int32)):
         lox.save({"k": jnp.zeros(2, dtype)}, tmp_path / "dtypes", key=(i,))
 
-    for name in ("keys", "dtypes"):
-        with pytest.raises(ValueError, match=r"The 2 runs in .* `lox.runs\(path\)`"):
+    forms = {
+        "keys": r"uint32\[4\] of a rbg key in .seed0. and uint32\[4\] of a unsafe",
+        "dtypes": r"bfloat16\[2\] in 'seed0' and int32\[2\] in 'seed1'",
+    }
+    for name, text in forms.items():
+        with pytest.raises(
+            ValueError, match=rf"The 2 runs in .*'k' is {text}.*`lox.runs\(path\)`"
+        ):
             lox.load(tmp_path / name)
 
 
@@ -419,7 +433,7 @@ def test_a_session_can_be_asked_for(tmp_path):
     names = [r.session for r in lox.runs(tmp_path)]
     for i, name in enumerate(names):
         assert lox.load(tmp_path, session=name)["x"] == i
-        assert lox.load(tmp_path, "x", (i % 2,), session=name)["x"] == i
+        assert lox.load(tmp_path, "x", run=(i % 2,), session=name)["x"] == i
     assert lox.load(tmp_path, key=(0,))["x"] == 2
     with pytest.raises(LookupError, match=f"no session 'old'. It has .*{names[1]}.*runs"):
         lox.load(tmp_path, session="old")
@@ -467,7 +481,7 @@ def test_runs_say_what_they_are(tmp_path):
     config = {"lr": 0.1, "layers": [1, 2], "at": np.float32(2), "f": print, 3: None}
     writer = SaveWriter(tmp_path)
     own = run(5)
-    own = type(own)(own.id, own.name, own.key, config, own.start, own.group, process=2)
+    own = type(own)(own.id, own.name, own.key, config, own.start, own.launch, process=2)
     writer.open(own)
     assert lox.runs(tmp_path)[0].rows == 0
     assert "0 rows of nothing" in repr(lox.runs(tmp_path)[0])
@@ -477,7 +491,7 @@ def test_runs_say_what_they_are(tmp_path):
     (found,) = lox.runs(tmp_path)
 
     assert (found.name, found.key, found.rows, found.keys) == ("run-5", (5,), 3, ("x", "y"))
-    assert (found.process, found.group, found.start) == (2, "group", 1e9 + 5)
+    assert (found.process, found.launch, found.start) == (2, "group", 1e9 + 5)
     assert found.config == {
         "lr": 0.1, "layers": [1, 2], "at": 2.0, "f": str(print), "3": None
     }  # fmt: skip

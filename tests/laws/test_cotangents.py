@@ -47,6 +47,7 @@ LEFT_OUT = {
     "value_and_grad",  # of a loss and something else
     "custom_jvp_whose_rule_differentiates",  # the truth cuts, JAX does not
     "scan_of_a_checkpoint_of_a_scan_for_its_logs",
+    "cond_for_its_logs_in_a_scan",
     "scan_of_length_0_after_a_log",  # logs something else by hand
     # What does not depend on the examples has one cotangent, for all of them.
     "vmap_with_batched_and_unbatched_records_of_a_key",

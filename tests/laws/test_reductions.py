@@ -283,6 +283,15 @@ def test_eight_bits_are_reduced_alike_when_they_are_rows():
             assert_close(f"{name} of {dtype}", again[dtype], reduce_rows(name, own))
 
 
+@pytest.mark.skipif(not hasattr(jnp, "float8_e8m0fnu"), reason="JAX does not have it.")
+def test_a_float_without_sign_has_extremes():
+    rows = jnp.array([2, 8, 0.5], jnp.float8_e8m0fnu)
+    for name, expected in {"min": 0.5, "max": 8}.items():
+        fun = lambda: jax.lax.map(lambda x: lox.log({"x": x}) and None, rows)  # noqa: E731
+        assert float(lox.spool(fun, reduce=name)()[1]["x"]) == expected
+        assert float(lox.spool(fun)()[1].reduce(name)["x"]) == expected
+
+
 def test_sixteen_bits_accumulate_in_thirty_two():
     """One by one in 16 bits, the sum would stop at 256 or 2048, or overflow."""
     for dtype in (jnp.bfloat16, jnp.float16):

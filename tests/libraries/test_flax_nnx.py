@@ -273,3 +273,27 @@ def test_a_module_of_a_closure_cannot_be_changed():
 
     with pytest.raises(Exception, match="trace level"):
         lox.spool(fun)(1.0)
+
+
+def test_find_nan_leaves_modules_as_they_are():
+    model = nnx.Linear(4, 1, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+
+    def step(model, optimizer, x):
+        def loss(model):
+            return jnp.sqrt(model(x)).mean()
+
+        value, slope = nnx.value_and_grad(loss)(model)
+        optimizer.update(model, slope)
+        return value
+
+    # Positive outputs, then negative ones.
+    model.kernel[...] = jnp.ones((4, 1))
+    ones = jax.tree.map(np.array, nnx.state(model))
+    for way in (step, nnx.jit(step)):
+        assert lox.find_nan(way)(model, optimizer, jnp.ones((2, 4))) is None
+        report = lox.find_nan(way)(model, optimizer, -jnp.ones((2, 4)))
+        assert (report.operation, report.culprit) == ("sqrt", (-4.0,))
+        assert report.line.source == "return jnp.sqrt(model(x)).mean()"
+        same = jax.tree.map(np.array_equal, ones, jax.tree.map(np.array, nnx.state(model)))
+        assert all(jax.tree.leaves(same))

@@ -680,16 +680,6 @@ def test_plot_of_a_batch(plt, batched):
     ]
 
 
-def test_a_notebook_shows_a_plot_once(plt, monkeypatch):
-    figure = (lox.logdict({"x": 1.0}) + lox.logdict({"x": 2.0})).plot()
-    # At the end of a cell, the inline back end shows what is open, and closes it.
-    monkeypatch.setattr(plt, "get_backend", lambda: "inline")
-    assert figure._ipython_display_() is None
-    plt.close(figure)
-    with pytest.raises(NotImplementedError):
-        figure._ipython_display_()
-
-
 def test_plot_of_rows_at_different_steps(plt):
     def f(x):
         def step(_, i):
@@ -767,6 +757,6 @@ def test_bad_plots(plt):
     with pytest.raises(ValueError, match=r"no curves in the keys \['rare'\]"):
         logs.plot("rare")
     with pytest.raises(
-        ValueError, match=r"no band 'sem'. There are 'std', 'range', '80%', None"
+        ValueError, match=r"no band 'sem'. There are 'std', 'range', '80%', 'ci', 'iqm'"
     ):
         logs.plot(band="sem")

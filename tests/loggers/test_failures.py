@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 
 import lox
 from lox.loggers import Logger, MultiLogger
-from lox_host import write_buffer
+from lox_host import host_logger, write_buffer
 from support.kept import Kept
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -89,13 +90,14 @@ def open_gate(writer):
         time.sleep(0.01)
 
 
-def test_a_slow_back_end_is_waited_for(monkeypatch):
+def test_a_slow_back_end_is_waited_for_and_named(monkeypatch, capsys):
     class Slow(Kept):
         def write(self, batch):
             time.sleep(0.15)
             super().write(batch)
 
     monkeypatch.setattr(write_buffer, "MAX_ROWS", 2)
+    monkeypatch.setattr(host_logger, "_QUIET", 0.1)
     writer = Slow()
     logger = Logger(writer, patience=0.4)
     state = logger.init(0)
@@ -103,6 +105,10 @@ def test_a_slow_back_end_is_waited_for(monkeypatch):
         logger.log(state, {"i": i})
     logger.finish(state)  # takes longer than the patience, but something happens
     assert values(writer) == [*range(30)]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(
+        r"lox: Waiting for Logger to write \d+ rows. Press Ctrl-C to stop waiting.", line
+    )
 
 
 def test_patience_is_a_number_of_seconds():
@@ -163,7 +169,7 @@ def test_the_end_names_who_is_not_done(tmp_path, together):
     assert time.monotonic() - start < 12
     assert process.returncode == 0
     assert "lox: Logger is still in `write`, and lox no longer waits for it" in err
-    assert "300 rows of the run '0-0' may not be written" in err
+    assert "300 rows of the run 'seed0' may not be written" in err
     assert lox.load(tmp_path)["i"].tolist() == [*range(300)]
 
 
@@ -213,13 +219,13 @@ def test_after_a_failure_writing_goes_on_and_the_gap_is_known(method):
             lox.barrier()
     failed, works = [str(w.message) for w in seen]
     assert failed.startswith("Logger failed with OSError: [Errno 28] No space left")
-    assert "run '0'" in failed
+    assert "run 'seed0'" in failed
     if method == "flush":  # what was taken waits in the writer
-        assert works == "Logger works again. No rows of the run '0' are missing."
+        assert works == "Logger works again. No rows of the run 'seed0' are missing."
         assert values(writer) == [*range(30)]
         logger.finish(state)
     else:
-        assert works == "Logger works again. 10 rows of the run '0' are missing."
+        assert works == "Logger works again. 10 rows of the run 'seed0' are missing."
         assert values(writer) == [*range(10), *range(20, 30)]
         with pytest.raises(RuntimeError, match=r"No space left on device\. 10 rows that"):
             logger.finish(state)
@@ -337,7 +343,7 @@ def test_a_server_of_mlflow_that_dies_is_warned_of_at_once():
     assert time.monotonic() - start < 5
     # What it did not get is sent when it is there again.
     server = serve(port)
-    with pytest.warns(RuntimeWarning, match=r"works again\. No rows of the run '0'"):
+    with pytest.warns(RuntimeWarning, match=r"works again\. No rows of the run 'seed0'"):
         log_and_settle(logger, state)
     logger.finish(state)
     assert [metric["key"] for metric in MLflowServer.metrics] == ["i"] * 3

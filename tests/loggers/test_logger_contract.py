@@ -40,7 +40,9 @@ class Kind(NamedTuple):
 
 
 def name(key) -> str:
-    return "-".join(map(str, np.asarray(jax.random.key_data(key)).tolist()))
+    """What the runs are called here: after all bits of their keys."""
+    high, low = np.asarray(jax.random.key_data(key)).tolist()
+    return str((high << 32) + low)
 
 
 def read_json(path: Path, key) -> list[Row]:
@@ -193,7 +195,7 @@ WAYS = {
 def test_one_run(kind: Kind, way, tmp_path):
     logger = kind.make(tmp_path)
     for i, program in enumerate(PROGRAMS):
-        state = logger.init(key := jax.random.key(i))
+        state = logger.init(key := jax.random.key(i), name="{seed}")
         for _ in range(2):
             WAYS[way](logger, program, state)(1.5)
         logger.finish(state)
@@ -215,7 +217,7 @@ def test_one_run_for_each_seed(kind: Kind, number, tmp_path):
     @jax.jit
     @jax.vmap
     def train(key, x):
-        state = logger.init(key)
+        state = logger.init(key, name="{seed}")
         logger.tap(loop, state)(x)
         logger.spool(once, state)(x)
         logger.finish(state)
@@ -245,7 +247,7 @@ def test_in_a_scan_and_under_grad(kind: Kind, tmp_path):
         return jax.lax.scan(update, x, jnp.arange(4))[0]
 
     with logger:
-        state = logger.init(key)
+        state = logger.init(key, name="{seed}")
         jax.jit(lambda x: jax.lax.scan(
             lambda x, _: (logger.tap(train, state)(x), None), x, None, length=2
         ))(1.0)  # fmt: skip
@@ -257,7 +259,7 @@ def test_in_a_scan_and_under_grad(kind: Kind, tmp_path):
 def test_two_loggers_at_once(kind: Kind, tmp_path):
     loggers = [kind.make(tmp_path / side) for side in ("left", "right")]
     key = jax.random.key(0)
-    states = [logger.init(key) for logger in loggers]
+    states = [logger.init(key, name="{seed}") for logger in loggers]
     inner, outer = loggers
     jax.jit(lambda x: outer.tap(inner.tap(loop, states[0]), states[1])(x))(2.0)
     for logger, state in zip(loggers, states, strict=True):
@@ -272,5 +274,5 @@ def test_a_path_that_cannot_be_made_raises_in_init(make, tmp_path):
     logger = make(tmp_path / "file" / "inside")
     for _ in range(2):
         with pytest.raises(OSError):
-            logger.init(jax.random.key(0))
+            logger.init(jax.random.key(0), name="{seed}")
     assert (tmp_path / "file").read_text() == "here first"

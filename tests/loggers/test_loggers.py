@@ -1,5 +1,6 @@
 """What all loggers have in common: runs, order, the thread that writes, failures."""
 
+import io
 import os
 import signal
 import subprocess
@@ -15,8 +16,9 @@ import numpy as np
 import pytest
 
 import lox
-from lox.loggers import Logger, LoggerState, MultiLogger
+from lox.loggers import ConsoleLogger, Logger, LoggerState, MultiLogger
 from lox_host import write_buffer
+from lox_host.run_key import run_name
 from support.kept import Kept, assert_kept
 from support.programs import PROGRAMS, Program
 from support.selection import thin
@@ -122,7 +124,7 @@ def test_a_run_has_what_the_eager_run_logs(way):
     logger.finish(state)
 
     assert_kept(writer.rows(name(KEYS[0])), records * 2)
-    assert [run.name for run in writer.closed] == [name(KEYS[0])]
+    assert [run_name(run.key) for run in writer.closed] == [name(KEYS[0])]
 
 
 @pytest.mark.parametrize("number", [1, 8, 256])
@@ -144,9 +146,9 @@ def test_one_run_for_each_seed(way, number):
     assert train(keys).tolist() == [10] * number
     lox.barrier()
 
-    assert [run.name for run in writer.opened] == [*map(name, keys)]
-    assert len({run.group for run in writer.opened}) == 1
-    assert sorted(run.name for run in writer.closed) == sorted(map(name, keys))
+    assert [run_name(run.key) for run in writer.opened] == [*map(name, keys)]
+    assert len({run.launch for run in writer.opened}) == 1
+    assert sorted(run_name(run.key) for run in writer.closed) == sorted(map(name, keys))
     for key in keys[:: max(1, number // 3)]:
         assert_kept(writer.rows(name(key)), records)
 
@@ -323,8 +325,9 @@ def test_the_same_key_is_the_same_run_until_it_is_finished():
     later = logger.init(KEYS[0])
 
     assert later.run != first.run
-    assert [run.name for run in writer.opened] == [*map(name, (KEYS[0], KEYS[1], KEYS[0]))]
-    assert [run.name for run in writer.closed] == [name(KEYS[0])]
+    begun = [run_name(run.key) for run in writer.opened]
+    assert begun == [*map(name, (KEYS[0], KEYS[1], KEYS[0]))]
+    assert [run_name(run.key) for run in writer.closed] == [name(KEYS[0])]
     assert writer.opened[0].config == {"lr": 0.1}
     assert writer.opened[0].key == tuple(jax.random.key_data(KEYS[0]).tolist())
     logger.finish(other)
@@ -342,9 +345,12 @@ def test_keys_of_all_kinds_start_runs():
         np.uint32(5),
     ):
         logger.init(key)
-    assert [run.name for run in writer.opened] == ["0-5", "0-5-0-5", "5"]
+    assert [run.key for run in writer.opened] == [(0, 5), (0, 5, 0, 5), (5,)]
+    assert [run.name for run in writer.opened] == ["seed5", "seed5-2", "seed5-3"]
     jax.vmap(logger.init)(jnp.arange(3, dtype=jnp.uint32))
-    assert [run.name for run in writer.opened[3:]] == ["0", "1", "2"]
+    assert [run.key for run in writer.opened[3:]] == [(0,), (1,), (2,)]
+    names = ["run0-seed0", "run1-seed1", "run2-seed2"]
+    assert [run.name for run in writer.opened[3:]] == names
     logger.finish(jax.vmap(logger.init)(jnp.arange(3, dtype=jnp.uint32)))
     assert len(writer.closed) == 3
 
@@ -663,7 +669,7 @@ def test_numbers_of_64_bits_are_other_runs():
             logger.init(number)
     finally:
         jax.config.update("jax_enable_x64", False)
-    assert len({run.name for run in writer.opened}) == 4
+    assert len({run_name(run.key) for run in writer.opened}) == 4
 
 
 def test_keys_come_in_the_order_of_logging():
@@ -689,7 +695,7 @@ def test_a_bad_state_does_not_cost_the_others_their_rows():
     states = jax.vmap(logger.init)(KEYS)
     logger.finish(jax.tree.map(lambda x: x[1], states))
     jax.jit(jax.vmap(lambda s: logger.tap(counting, s)(INTS)))(states)
-    with pytest.raises(ValueError, match=f"The run '{name(KEYS[1])}' is finished"):
+    with pytest.raises(ValueError, match="The run 'run1' is finished"):
         lox.barrier()
     for key, rows in zip(KEYS, (8, 0, 8), strict=True):
         assert len(writer.rows(name(key))) == rows
@@ -1071,11 +1077,26 @@ jax.jit(lox.tap(lambda x: lox.log({"x": x}) and None, lambda logs: 1 / 0))(1.0)
     _, out = ended(program, tmp_path)
     assert "ZeroDivisionError" in out
     assert len(lox.load(tmp_path / "store")["i"]) == 50
-    assert len((tmp_path / "lines" / "7.jsonl").read_text().splitlines()) == 50
+    assert len((tmp_path / "lines" / "seed7.jsonl").read_text().splitlines()) == 50
+
+
+@pytest.mark.parametrize("batch", [None, 7])
+def test_the_console_knows_the_end_if_a_branch_logs_too(batch):
+    def step(carry, x):
+        lox.log({"x": x})
+        jax.lax.cond(x > 5, lambda: lox.log({"big": x}) and None, lambda: None)
+        return carry, None
+
+    out = io.StringIO()
+    with ConsoleLogger(file=out) as logger:
+        run = logger.init(0)
+        logger.tap(lambda: jax.lax.scan(step, 0, jnp.arange(20)), run, batch=batch)()
+    assert "100%, 20/20 rows" in out.getvalue()
 
 
 def test_import_brings_jax_and_numpy_only():
     others = {"rich", "nanoarrow", "polars", "wandb", "mlflow", "trackio", "tensorboard"}
+    others |= {"lox.loggers", "lox_host.store"}  # ours, which many programs do not need
     code = f"import sys, lox; print({others} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "set()", done.stderr

@@ -1,5 +1,6 @@
 """Logs as blocks: which keys share one, and which rows are in it."""
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -34,7 +35,7 @@ def test_keys_with_the_same_steps_share_a_block():
         lox.log({"a": i, "b": 2 * i}, tags="t", step=i)
         lox.log({"c": i})
 
-    first, second = made(scanned(log), expected=4)
+    first, second = made(scanned(log), expected={"a": 4, "c": math.inf})
 
     assert list(first.values) == ["a", "b"]
     assert list(second.values) == ["c"]
@@ -46,6 +47,7 @@ def test_keys_with_the_same_steps_share_a_block():
         True,
         4,
     )
+    assert second.expected is None
 
 
 def test_a_single_row_has_an_axis_of_rows():

@@ -81,3 +81,30 @@ def test_only_devices_that_meet_a_condition_call_the_host():
     jax.jit(lox.tap(on_devices(log), found.append, when=when))(XS)
     lox.barrier()
     assert sorted(int(logs.shard["x"]) for logs in found) == [2, 3]
+
+
+def test_each_device_describes_what_it_watches():
+    def layer(h, w):
+        with jax.named_scope("mlp"):
+            return jnp.tanh(h * w), None
+
+    def body(weights, x):
+        h, _ = jax.lax.scan(jax.checkpoint(layer), x, weights)
+        return jax.lax.psum((h**2).sum(), "shard")
+
+    specs = P(), P("shard")
+    loss = jax.shard_map(body, mesh=MESH, in_specs=specs, out_specs=P())
+    weights = jnp.array([0.5, 2.0])
+    activations = [np.tanh(XS * 0.5)]
+    activations.append(np.tanh(activations[0] * 2.0))
+    slopes = [2 * activations[1]]
+    slopes.append(slopes[0] * (1 - activations[1] ** 2) * 2.0)
+    for f in (
+        jax.grad(lox.watch(loss, stats="max")),
+        lox.watch(jax.grad(loss), stats="max"),
+    ):
+        slope, logs = jax.jit(lox.spool(f))(weights, XS)
+        np.testing.assert_allclose(slope, jax.grad(loss)(weights, XS), rtol=1e-5)
+        # (layers, devices): one value per device
+        np.testing.assert_allclose(logs["mlp/out/max"], activations, rtol=1e-5)
+        np.testing.assert_allclose(logs["mlp/grad/max"], slopes, rtol=1e-5)

@@ -21,6 +21,7 @@ from support.truth import (
     assert_trees_close,
     bare,
     records_of_each,
+    records_of_each_in_grad,
     run_each,
     total,
     total_of,
@@ -109,7 +110,7 @@ def test_the_gradient_logs_what_each_device_logs(p: Program):
     assert_trees_close(inside, expected)
     _, records = run_each(jax.grad(total_of(p.truth)), p.xs)
     assert_logs(logs, records, natural=p.is_natural)
-    assert_logs(primal, records_of_each(p), natural=p.is_natural)
+    assert_logs(primal, records_of_each_in_grad(p), natural=p.is_natural)
 
 
 @over(thin(TYPED, 16, 3))

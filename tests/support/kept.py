@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from lox.loggers import Batch, Run
+from lox_host.run_key import run_name
 from lox_host.tree import leaves
 from support.truth import Record, assert_close
 
@@ -43,8 +44,8 @@ class Kept:
         self.closed.append(run)
 
     def rows(self, name: str) -> list[tuple[dict, dict]]:
-        """The steps and values of a run."""
-        ids = [run.id for run in self.opened if run.name == name]
+        """The steps and values of a run, by its name or the data of its key."""
+        ids = [run.id for run in self.opened if name in (run.name, run_name(run.key))]
         rows = [row for batch in self.batches for row in batch.rows()]
         return [(row.steps, row.values) for row in rows if row.run in ids]
 

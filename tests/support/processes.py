@@ -4,6 +4,7 @@ It runs all checks, and writes what it saw to a file, which the tests read.
 """
 
 import json
+import os
 import pathlib
 import sys
 import time
@@ -143,6 +144,16 @@ def one_writer():
         _, logs = jax.jit(lox.spool(train))(sharded(XS))
         logger.log(state, logs)
     return int(state.run)
+
+
+@check
+def one_bucket():
+    """Both processes write to one store on object storage, if there is a server."""
+    if "AWS_ENDPOINT_URL" in os.environ:
+        with SaveLogger("s3://pair/exp1", all_processes=True) as logger:
+            state = logger.init(jax.random.key(0))
+            logger.tap(jax.jit(train), state)(sharded(XS))
+            logger.tap(lambda x: lox.log({"own": x}) and None, state)(XS * number)
 
 
 @check

@@ -192,6 +192,13 @@ def half_precision(x):
     return 2 * x
 
 
+@program(natural="e5m2")
+def eight_bits(x):
+    lox.log({"e5m2": x.astype(jnp.float8_e5m2), "e4m3": x.astype(jnp.float8_e4m3fn)})
+    lox.log({"e4m3": (2 * x).astype(jnp.float8_e4m3fn)})
+    return 2 * x
+
+
 @program(natural="positive true")
 def bools(x):
     lox.log({"positive": x > 0, "true": True})
@@ -759,6 +766,14 @@ def checkpoint_that_saves_nothing(x):
     )(x)
 
 
+@program(natural="x")
+def checkpoint_with_an_option_for_each_input(x):
+    block = jax.checkpoint(
+        lambda a, b: jnp.sin(logged("x", a * b)), prevent_cse=(True, False)
+    )
+    return block(x, jnp.sin(x))
+
+
 @program(natural="x y z")
 def nested_checkpoints(x):
     @jax.checkpoint
@@ -934,6 +949,26 @@ def custom_vjp_whose_backward_logs(x):
 def custom_vjp_whose_backward_logs_in_a_scan(x):
     fun = tripled_vjp("x", backward_key="backward")
     return jax.lax.scan(lambda c, a: (fun(c) + a, None), x, jnp.arange(3.0))[0]
+
+
+@program(masked="yes no")
+def cond_for_its_logs_in_a_scan(x):
+    """The condition does not change, and nothing uses what the branches return."""
+
+    def step(c, a):
+        jax.lax.cond(x > 0, lambda: logged("yes", c), lambda: logged("no", c))
+        return jnp.sin(c) + a, None
+
+    return jax.lax.scan(step, x, jnp.arange(3.0))[0]
+
+
+@program()
+def grad_of_a_custom_vjp_that_calls_itself_in_a_scan(x):
+    """The result of the inner call is not used, but it logs."""
+    fun = jax.custom_vjp(lambda x: jnp.sin(logged("x", x)))
+    fun.defvjp(lambda x: (fun(x), x), lambda x, g: (3 * g * jnp.cos(x),))
+    slope = jax.grad(fun)
+    return jax.lax.scan(lambda c, a: (slope(c) + a, None), x, jnp.arange(2.0))[0]
 
 
 @program(natural="x backward")

@@ -18,7 +18,7 @@ import lox
 
 STEPS = 250
 KEYS = jax.random.split(jax.random.key(0), 8)
-NAMES = ["-".join(map(str, data)) for data in jax.random.key_data(KEYS).tolist()]
+NAMES = [f"run{i}" for i in range(8)]
 XS = jnp.linspace(0.1, 0.9, 8)
 CONFIG = {"lr": 0.1, "net": {"width": 64, "sizes": np.array([1, 2])}}
 # By key, the steps and the value of each row.

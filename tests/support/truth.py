@@ -193,8 +193,25 @@ def run_in_python(fun: Callable, *args: Any) -> tuple[Any, list[Record]]:
 
 
 @contextlib.contextmanager
+def upgrades_off() -> Iterator[None]:
+    """Turn JAX's upgrade flags off: they stage functions that would run eagerly."""
+    names = [name for name in UPGRADES if getattr(jax.config, name, False)]
+    for name in names:
+        jax.config.update(name, False)
+    try:
+        yield
+    finally:
+        for name in names:
+            jax.config.update(name, True)
+
+
+UPGRADES = ("jax_remat3", "jax_custom_vjp3", "jax_custom_jvp3")
+
+
+@contextlib.contextmanager
 def replaced(stand_ins: Sequence[tuple[Any, str, Callable]]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
+        stack.enter_context(upgrades_off())
         for target, name, stand_in in stand_ins:
             stack.enter_context(mock.patch.object(target, name, stand_in))
         yield

@@ -79,6 +79,10 @@ def _in_form(
 @rule_for("checkpoint", "remat", "remat2")
 def _remat(interpreter, eqn, *args):
     staged = interpreter.stage(eqn.params["jaxpr"], *args)
-    params = {**eqn.params, "jaxpr": equations.constants_as_inputs(staged.jaxpr.jaxpr)}
     operands = [*staged.jaxpr.consts, *staged.leaves]
+    params = {**eqn.params, "jaxpr": equations.constants_as_inputs(staged.jaxpr.jaxpr)}
+    if isinstance(params["prevent_cse"], tuple):
+        # It has a flag for each input. Those that the handler adds come first.
+        more = len(operands) - len(args)
+        params["prevent_cse"] = (False,) * more + params["prevent_cse"]
     return staged.output(eqn.primitive.bind(*operands, **params))

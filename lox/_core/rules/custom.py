@@ -36,8 +36,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.custom_derivatives import SymbolicZero
-from jax.extend.core import ClosedJaxpr
+from jax.custom_derivatives import SymbolicZero, zero_from_primal
+from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from lox._core import context as _context
 from lox._core.analysis import function_of, is_differentiable, keys_in
@@ -47,15 +47,21 @@ from lox._core.record import listed
 from lox._core.rules.loops import collecting
 from lox._core.rules.table import rule_for
 from lox._core.staging import Program, Staged, split, stage, stage_once, trace
-from lox._jax import equations, patches, sharding, tracing
+from lox._jax import equations, hijax, patches, sharding, tracing
 from lox._rows.align import per_example
 from lox._rows.collected import Collected, Threaded, signature
 from lox._rows.side_by_side import split_entry_key
 
 
-@rule_for("custom_jvp_call")
+@rule_for("custom_jvp_call", "CustomJVPTraced")
 def _custom_jvp(interpreter, eqn, *args):
-    call = eqn.params["call_jaxpr"]
+    return custom_jvp(interpreter, eqn, hijax.program_of(eqn), *args)
+
+
+def custom_jvp(
+    interpreter: Interpreter, eqn: JaxprEqn, call: Program, *args: Any
+) -> tuple[list, Collected]:
+    """Return the outputs and the logs of `call`, and keep the jvp rule of its equation."""
 
     def rule(live, args, tangents):
         inputs = [args[i] for i in live]
@@ -82,16 +88,24 @@ def _custom_jvp(interpreter, eqn, *args):
         settled = _settle(interpreter, gaps, ft.partial(rule, live), itself, args, given)
         (outs, moving), logs = settled
         moving = iter(moving)
-        out_tangents = [next(moving) if is_differentiable(x) else _zero(x) for x in outs]
-        return (outs, logs), (out_tangents, jax.tree.map(_zero, logs))
+        out_tangents = [
+            next(moving) if is_differentiable(x) else _zero_tangent(x) for x in outs
+        ]
+        return (outs, logs), (out_tangents, jax.tree.map(_zero_tangent, logs))
 
     fun.defjvp(jvp, symbolic_zeros=True)
     return fun(interpreter, *args)
 
 
-@rule_for("custom_vjp_call", "custom_vjp_call_jaxpr")
+@rule_for("custom_vjp_call", "custom_vjp_call_jaxpr", "CustomVJPTraced")
 def _custom_vjp(interpreter, eqn, *args):
-    call = eqn.params["call_jaxpr"]
+    return custom_vjp(interpreter, eqn, hijax.program_of(eqn), *args)
+
+
+def custom_vjp(
+    interpreter: Interpreter, eqn: JaxprEqn, call: Program, *args: Any
+) -> tuple[list, Collected]:
+    """Return the outputs and the logs of `call`, and keep the vjp rule of its equation."""
 
     def rule(perturbed, args):
         return jax.vjp(function_of(eqn, args, perturbed), *[args[i] for i in perturbed])
@@ -501,6 +515,14 @@ def _forwarded(fun: Callable) -> Callable:
 
 def _live(xs: Sequence[Any], is_live: Callable[[Any], bool]) -> tuple[int, ...]:
     return tuple(i for i, x in enumerate(xs) if is_live(x))
+
+
+def _zero_tangent(x: Any) -> Any:
+    """Return a tangent of an output that is zero."""
+    # Inside a `shard_map`, only a symbolic one can have the varying axes of an integer.
+    if not is_differentiable(x) and sharding.varying_axes(x):
+        return zero_from_primal(x, symbolic_zeros=True)
+    return _zero(x)
 
 
 def _zero(x: Any) -> Any:

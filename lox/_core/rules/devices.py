@@ -8,25 +8,27 @@ inside. Here, two devices log a scalar in a loop of three iterations:
     device 1   [ b0, b1, b2 ]       ->             [ a1, b1 ],      (time, devices)
                                                    [ a2, b2 ]]
 
+If a `vmap` around has an `spmd_axis_name`, JAX splits its examples over these axes of the
+mesh. Then the devices along the other axes make the axis of devices.
+
 Values that JAX knows to be the same on all devices (`check_vma`) get no such axis. This is
 only known once the body has been staged, but a `shard_map` needs the specs of its outputs
 beforehand. So the body is staged first, inside a `shard_map` without outputs.
 """
 
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
-from jax.sharding import PartitionSpec
 
 from lox._core.analysis import records_in
 from lox._core.interpreter import Interpreter
 from lox._core.rules.table import rule_for
 from lox._core.staging import Staged, stage
 from lox._jax import sharding
+from lox._jax.sharding import Division
 from lox._rows.accumulator import Accumulator, Entry
 from lox._rows.collected import Collected, Keys, Threaded
 from lox._rows.merge import combine
@@ -39,26 +41,24 @@ def _shard_map(
 ) -> tuple[list, Collected]:
     axes = sharding.mapped_axes(eqn)
     given, tree = jax.tree.flatten(interpreter)
-    # For each array of the handler, the position of its axis of devices.
-    handler_axes = interpreter.handler.per_device(list(records_in(eqn.params)))
-    places = jax.tree.leaves(handler_axes)
-    in_specs = ([_spec(at, axes) for at in places], list(eqn.params["in_specs"]))
+    divided = interpreter.handler.per_device(list(records_in(eqn.params)))
+    divisions = jax.tree.leaves(divided)
+    in_specs = ([own.spec(axes) for own in divisions], list(eqn.params["in_specs"]))
     staged: list[Staged] = []
     spread: set[Keys] = set()
 
     def run(given: list, args: list) -> tuple[list, Collected]:
         """Run the body on one device, and give its logs an axis of devices of size 1."""
-        pairs = zip(given, places, strict=True)
-        own = [x if at < 0 else lax.squeeze(x, (at,)) for x, at in pairs]
+        pairs = zip(given, divisions, strict=True)
+        own = [lax.squeeze(x, (d.at,)) if d.spread else x for x, d in pairs]
         interpreter = jax.tree.unflatten(tree, own).on_device()
         outs, logs = interpreter(eqn.params["jaxpr"], *args)
         logs = _split_by_devices(logs, eqn, spread)
-        size = math.prod(axes.values())
         groups = {
-            keys: _on_axis(entry, size) if keys in spread else entry
+            keys: _on_axis(entry) if keys in spread else entry
             for keys, entry in logs.groups.items()
         }
-        state = _state_on_axis(logs.threaded, handler_axes.threaded())
+        state = _state_on_axis(logs.threaded, divided.threaded(), tuple(axes))
         return outs, Collected(groups, logs.order, state)
 
     def look(given: list, args: list) -> tuple:
@@ -70,19 +70,21 @@ def _shard_map(
 
     # First pass, without outputs: stage the body, and find out what is `spread`.
     inputs = given, list(args)
-    jax.eval_shape(sharding.shard_map(look, eqn, in_specs, ()), *inputs)
+    with sharding.splitting_examples():
+        jax.eval_shape(sharding.shard_map(look, eqn, in_specs, ()), *inputs)
     form = staged[0].shape[1]
     # Second pass: run it, now that the specs of all outputs are known.
-    placed = {keys: _placed(own, keys in spread) for keys, own in form.groups.items()}
-    state = handler_axes.threaded().limited_to(form.threaded)
-    log_places = jax.tree.leaves(Collected(placed, form.order, state))
-    out_specs = [*eqn.params["out_specs"], *(_spec(at, axes) for at in log_places)]
-    leaves = sharding.shard_map(flat, eqn, in_specs, out_specs)(*inputs)
+    groups = {keys: _divided(own, keys in spread) for keys, own in form.groups.items()}
+    state = divided.threaded().limited_to(form.threaded)
+    log_divisions = jax.tree.leaves(Collected(groups, form.order, state))
+    out_specs = [*eqn.params["out_specs"], *(own.spec(axes) for own in log_divisions)]
+    with sharding.splitting_examples():
+        leaves = sharding.shard_map(flat, eqn, in_specs, out_specs)(*inputs)
     outs, logs = staged[0].output(leaves)
-    groups = {
-        keys: _combined(keys, entry) if keys in spread else entry
-        for keys, entry in logs.groups.items()
-    }
+    groups = {}
+    for keys, entry in logs.groups.items():
+        outside = _outside(entry, axes, keys in spread)
+        groups[keys] = _combined(keys, outside) if keys in spread else outside
     return outs, logs.replace(groups=groups)
 
 
@@ -99,12 +101,13 @@ def _split_by_devices(logs: Collected, eqn: JaxprEqn, spread: set[Keys]) -> Coll
     axes, is_known = sharding.mapped_axes(eqn).keys(), eqn.params["check_vma"]
 
     def differs(entry: Entry) -> bool:
+        others = axes - {name for names in entry.outer for name in names}
         is_combined = isinstance(entry, Accumulator) and bool(entry.reduction.devices)
         leaves = jax.tree.leaves(entry)
         return (
             not is_known
             or is_combined
-            or any(sharding.varying_axes(x) & axes for x in leaves)
+            or any(sharding.varying_axes(x) & others for x in leaves)
         )
 
     groups: dict[Keys, Entry] = {}
@@ -118,42 +121,53 @@ def _split_by_devices(logs: Collected, eqn: JaxprEqn, spread: set[Keys]) -> Coll
     return logs.replace(groups=groups)
 
 
-def _state_on_axis(state: Threaded, axes: Threaded) -> Threaded:
+def _state_on_axis(
+    state: Threaded, divided: Threaded, devices: tuple[str, ...]
+) -> Threaded:
     """Return the state of one device in the form in which it leaves the `shard_map`.
 
-    Offsets get back their axis of devices. Each device has its own token, but all tokens
-    are zero: any of them will do, and nothing is exchanged.
+    Offsets, and what each device has seen, get back their axis of devices. An offset that
+    has none counts for all devices together: it is the largest of all. Each device has its
+    own token, but all tokens are zero: any of them will do, and nothing is exchanged.
     """
-    offsets = {k: lax.expand_dims(x, (axes.offsets[k],)) for k, x in state.offsets.items()}
+    offsets = {
+        key: lax.expand_dims(x, (divided.offsets[key].at,))
+        if divided.offsets[key].spread
+        else lax.pmax(x, devices)
+        for key, x in state.offsets.items()
+    }
     token = None if state.token is None else sharding.make_unvarying(state.token)
-    return Threaded(offsets, state.buffer, token)
+    seen = state.seen
+    if seen is not None:
+        seen = jax.tree.map(lambda x, d: lax.expand_dims(x, (d.at,)), seen, divided.seen)
+    return Threaded(offsets, state.buffer, token, seen)
 
 
-def _on_axis(own: Entry, size: int) -> Entry:
-    """Return the rows of one of `size` devices, with an axis of devices.
+def _on_axis(own: Entry) -> Entry:
+    """Return the rows of one device, with an axis of devices, which it has one row of.
 
     ([time,] *outer, *inner, ...) -> ([time,] *outer, 1, *inner, ...)
     """
-    at = own.outer
-    batch = (*own.batch[:at], size, *own.batch[at:])
+    at = len(own.outer)
     if isinstance(own, Accumulator):
-        return own.map(lambda x: lax.expand_dims(x, (at,)), batch=batch)
+        return own.map(lambda x: lax.expand_dims(x, (at,)))
     count = None if own.count is None else lax.expand_dims(own.count, (at,))
-    wide = own.map(lambda x: lax.expand_dims(x, (own.time + at,)), batch=batch)
+    wide = own.map(lambda x: lax.expand_dims(x, (own.time + at,)))
     return wide.replace(ndim=own.ndim + 1, count=count)
 
 
-def _placed(entry: Entry, is_spread: bool) -> Entry:
-    """Return the position of the axis of devices of each array, -1 if it has none."""
-    at = entry.outer if is_spread else -1
-    placed = entry.map(lambda _: at if at < 0 else entry.time + at)
-    is_counted = isinstance(entry, Rows) and entry.count is not None
-    return placed.replace(count=at) if is_counted else placed
+def _divided(entry: Entry, is_spread: bool) -> Entry:
+    """Return how each array is divided among the devices, in place of the array."""
+    divided = entry.map(lambda _: Division(entry.outer, int(entry.time), is_spread))
+    if not isinstance(entry, Rows) or entry.count is None:
+        return divided
+    return divided.replace(count=Division(entry.outer, 0, is_spread))
 
 
-def _spec(at: int, axes: dict[str, int]) -> PartitionSpec:
-    """Return the spec of an array whose axis `at` is that of the devices; -1: none is."""
-    return PartitionSpec() if at < 0 else PartitionSpec(*[None] * at, tuple(axes))
+def _outside(entry: Entry, axes: dict[str, int], is_spread: bool) -> Entry:
+    """Return the rows of all devices, once they have left the `shard_map`."""
+    batch = Division(entry.outer, 0, is_spread).batch(entry.batch, axes)
+    return entry.replace(batch=batch, outer=((),) * len(entry.outer))
 
 
 def _combined(keys: Keys, own: Entry) -> Entry:
@@ -161,9 +175,9 @@ def _combined(keys: Keys, own: Entry) -> Entry:
     if not isinstance(own, Accumulator) or not own.reduction.devices:
         return own
     # (*outer, devices, *inner) -> (devices, *outer, *inner)
-    size, rest = own.batch[own.outer], list(own.batch)
-    rest.pop(own.outer)
-    own = own.map(lambda x: jnp.moveaxis(x, own.outer, 0), batch=(size, *rest))
+    at, rest = len(own.outer), list(own.batch)
+    size = rest.pop(at)
+    own = own.map(lambda x: jnp.moveaxis(x, at, 0), batch=(size, *rest))
     total = _folded(own)
     if callable(own.reduction.devices):
         over = own.reduction.devices

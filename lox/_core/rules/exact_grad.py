@@ -198,3 +198,16 @@ def _inlined_call(bind: Callable, *args, **params):
     if hasattr(jaxpr, "effects") and holds_records(jaxpr):
         return fun.call_wrapped(*operands)
     return bind(*args, **params)
+
+
+@patches.implements("unused results under grad")
+def _kept_recipe(original: Callable, trace: Any, inputs: Any, *args: Any) -> Any:
+    """Keep an equation that logs, though nothing uses its results.
+
+    JAX builds the part of a program that waits from its outputs. It keeps most equations
+    with effects by a handle each, but makes none for a `cond` or a `custom_vjp`.
+    """
+    recipe = original(trace, inputs, *args)
+    if holds_records(recipe):
+        equations.keep_recipe(trace, inputs, recipe)
+    return recipe

@@ -34,7 +34,7 @@ from jax.extend.core import JaxprEqn
 from lox._core.interpreter import Interpreter
 from lox._core.rules.table import rule_for
 from lox._core.staging import Staged, carry_predicate, split, stage
-from lox._jax import equations
+from lox._jax import equations, sharding
 from lox._rows.collected import Collected, Threaded
 from lox._rows.loop_carry import Gathering, State, choose
 from lox._rows.rows import Rows
@@ -61,7 +61,8 @@ class Body:
 def _scan(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, Collected]:
     jaxpr, options = eqn.params["jaxpr"], equations.scan_options(eqn.params)
     consts, init, xs = split(args, *equations.scan_sizes(eqn.params))
-    form = *consts, *jaxpr.in_avals[len(consts) :]
+    others = zip(jaxpr.in_avals[len(consts) :], [*init, *xs], strict=True)
+    form = *consts, *(sharding.vary_like(aval, x) for aval, x in others)
 
     def in_parts(outs: list, logs: Collected) -> tuple[list, list, Collected]:
         carry, ys = split(outs, len(init))
@@ -149,14 +150,18 @@ def scan(
 
     def iterate(carry, x):
         carry, gathered = carry
-        carry, ys, logs = step(interpreter.after(gathering.threaded(gathered)), carry, x)
+        index, x = x
+        inside = interpreter.after(gathering.threaded(gathered)).at_iteration(index)
+        carry, ys, logs = step(inside, carry, x)
         gathered, rows = gathering.add(gathered, logs)
         return (carry, gathered), (ys, rows)
 
     # A symbolic length is only known from `xs`.
     given = None if xs else length
     start = init, gathering.start(interpreter.handler.threaded())
-    (carry, gathered), (ys, logs) = jax.lax.scan(iterate, start, xs, given, **options)
+    index = jnp.arange(length) if interpreter.handler.counts else None
+    each = index, xs
+    (carry, gathered), (ys, logs) = jax.lax.scan(iterate, start, each, given, **options)
     groups = logs.rows.items()
     rows = {keys: _in_time(own, length, options["reverse"]) for keys, own in groups}
     return carry, ys, gathering.finish(gathered, logs.replace(groups=rows), length)

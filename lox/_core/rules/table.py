@@ -27,6 +27,9 @@ A primitive that holds a record but has no rule is an error, so no record is los
 
 from collections.abc import Callable
 
+from jax.extend.core import JaxprEqn
+
+from lox._jax import equations
 from lox._rows.collected import Collected
 
 Rule = Callable[..., tuple[list, Collected]]
@@ -42,3 +45,11 @@ def rule_for(*names: str) -> Callable[[Rule], Rule]:
         return rule
 
     return register
+
+
+def rule_of(eqn: JaxprEqn) -> Rule | None:
+    """Return the rule of an equation. None: there is none.
+
+    A primitive of hijax may have a rule of its own. Otherwise it has the one for all.
+    """
+    return rules.get(equations.primitive_name(eqn)) or rules.get(eqn.primitive.name)

@@ -26,9 +26,9 @@ import lox
 from lox.loggers import Batch, Block, Form, Run
 from lox_host.cli import plot as _plot
 from lox_host.cli.main import main
-from lox_host.cli.select_runs import select_runs
+from lox_host.reading.select import select_runs
 from lox_host.store import Follower, begin_session, folder as _folder
-from lox_host.store.journal import decode, encode
+from lox_host.store.format.journal import decode, encode
 from lox_host.writers.save import SaveWriter
 from support.completion import complete
 from support.storing import block, values
@@ -56,10 +56,11 @@ def rows_of(own, steps, id):
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """A run with two sessions, and a session with three runs, in `a store`."""
+    """Two runs of one name, and a session with three runs, in `a store`."""
     monkeypatch.chdir(tmp_path)
     for number in (1, 2):
-        writer, run = SaveWriter("a store"), Run(0, "0-1", (0, 1), {"lr": number}, 1e9, "g")
+        writer = SaveWriter("a store")
+        run = Run(0, "0-1", (0, 1), {"lr": number}, 1e9, f"g{number}")
         writer.open(run)
         writer.write(Batch([block(np.arange(10 * number))]))
         writer.close(run)
@@ -93,6 +94,7 @@ def told(capsys, *args):
 def times_aside(text):
     text = re.sub(r"[A-Z][a-z]{2} \d\d \d\d:\d\d +\d:\d\d", "Nov 16 09:00  0:00", text)
     text = re.sub(r"(started +).*", r"\g<1>2026-11-16 09:00:00", text)
+    text = re.sub(r" \d:\d\d$", " 0:00", text, flags=re.MULTILINE)
     return re.sub(r"(took +).*", r"\g<1>0:00", text)
 
 
@@ -133,44 +135,49 @@ def test_ls(store, capsys):
         assert run["values"].keys() == {"loss", "half"}
         assert np.float32(run["values"]["loss"]) == own["loss"][-1]
         assert ml_dtypes.bfloat16(run["values"]["half"]) == own["half"][-1]
-    head, first, second, together, *inner = said(capsys, "ls", store, "-c").splitlines()
-    assert head.split() == ["RUN", "STARTED", "TOOK", "ROWS", "loss", "half", "x", "CONFIG"]
-    assert shlex.split(first)[:2] == ["a store/0-1@1", "2001-09-09"]
-    assert second.endswith("lr=2")
+    head, first, second, *seeds = said(capsys, "ls", store).splitlines()
+    shown = ["RUN", "#", "STATE", "lr", "loss", "half", "x", "ROWS", "STARTED", "TOOK"]
+    assert head.split() == shown
+    assert shlex.split(first)[:4] == ["a store/0-1@1", "0", "ended", "1"]
+    assert shlex.split(second)[3] == "2"
     lasts = [logged(seed)[1]["loss"][-1].astype(float) for seed in SEEDS]
-    assert "(3 runs)" in together
-    assert "47-49" in together
-    mean, deviation = re.search(r"(\S+) ± (\S+)", together).groups()
+    found = [float(shlex.split(line)[3]) for line in seeds]
+    np.testing.assert_allclose(found, lasts, rtol=1e-3)
+    heads = said(capsys, "ls", store, "-k", "x").splitlines()[0].split()
+    assert heads == ["RUN", "#", "STATE", "lr", "x", "ROWS", "STARTED", "TOOK"]
+    assert said(capsys, "ls", store, "-c").splitlines()[0].split() == ["RUN", "lr"]
+    _, *groups = said(capsys, "ls", store, "--group-by", "session").splitlines()[:-1]
+    mean, deviation = re.search(r"(\S+) ± (\S+)", groups[2]).groups()
     np.testing.assert_allclose(float(mean), np.mean(lasts), rtol=1e-3)
     np.testing.assert_allclose(float(deviation), np.std(lasts), rtol=5e-2)
-    found = [float(line.split()[3]) for line in inner]
-    np.testing.assert_allclose(found, lasts, rtol=1e-3)
-    assert said(capsys, "ls", store, "-k", "x").splitlines()[0].split()[-1] == "x"
+    assert groups[2].endswith(" 47-49")
 
 
 def test_how_a_session_stands(tmp_path, monkeypatch, capsys):
     writer, run = SaveWriter(tmp_path), Run(5, "5", (5,), {}, time.time() - 300, "g")
     writer.open(run)
     (journal,) = tmp_path.glob("*/journal")
-    assert "5:00 live" in said(capsys, "ls", str(tmp_path))
+    assert re.search(r" live .* 5:00\n", said(capsys, "ls", str(tmp_path)))
     os.utime(journal, (0, run.start + 100))
-    assert "1:40 unfinished" in said(capsys, "ls", str(tmp_path))
+    listed = said(capsys, "ls", str(tmp_path))
+    assert re.search(r" unfinished .* 1:40\n\[1 run, 1 unfinished\]\n", listed)
     assert told(capsys, "ls", str(tmp_path))[0]["state"] == "unfinished"
     writer.close(run)
     os.utime(journal, (0, 0))
-    assert " 5:00 " in said(capsys, "ls", str(tmp_path))
+    assert said(capsys, "ls", str(tmp_path)).endswith(" 5:00\n")
     # Sessions of earlier versions do not say when they ended.
     journal.write_bytes(
         encode([*decode(journal.read_bytes()).entries[:2], {"n": 2, "end": True}])
     )
     os.utime(journal, (0, run.start + 61))
-    assert " 1:01 " in said(capsys, "ls", str(tmp_path))
+    assert said(capsys, "ls", str(tmp_path)).endswith(" 1:01\n")
 
 
 def test_what_ls_prints_can_be_typed(store, capsys):
     for line in said(capsys, "ls", store).splitlines()[1:]:
-        address = shlex.split(line)[0]
-        assert said(capsys, "show", address)
+        address, index = shlex.split(line)[:2]
+        shown = said(capsys, "show", address)
+        assert said(capsys, "show", f"{store}/#{index}") == shown
         assert said(capsys, "ls", address)
 
 
@@ -203,11 +210,11 @@ def test_show_several(store, capsys):
     np.testing.assert_allclose(found["mean"], np.mean(lasts))
     np.testing.assert_allclose(found["std"], np.std(lasts))
     every = told(capsys, "show", store)
-    assert [run["name"] for run in every["runs"]] == ["0-1", "77", "88", "99"]
-    assert every["keys"]["x"]["rows"] == 20
+    assert [run["name"] for run in every["runs"]] == ["0-1", "0-1", "77", "88", "99"]
+    assert every["keys"]["x"]["rows"] == 30
     twice = told(capsys, "show", store, f"{store}/88")
-    assert len(twice["runs"]) == 4
-    assert said(capsys, "show", store).startswith("4 runs in a store\n")
+    assert len(twice["runs"]) == 5
+    assert said(capsys, "show", store).startswith("5 runs in a store\n")
 
 
 def test_odd_values(tmp_path, capsys):
@@ -256,7 +263,18 @@ def test_tail(store, capsys, number):
     [
         ("ls", r"No such folder: '\.lox'. There are stores in a st"),
         ("ls 'a sore'", r"Did you mean 'a store'\?"),
-        ("ls .", r"'\.': it has no file 'lox.json'. There are stores in a store\."),
+        (
+            "ls empty",
+            r"There is no store in 'empty': it has no file 'lox.json'. A store is",
+        ),
+        ("ls 'a store' --where 'lr > 9'", r"None of 5 runs is one where lr > 9"),
+        (
+            "ls 'a store' --where 'lt > 9'",
+            r".*'lt', neither in its config nor as a last va",
+        ),
+        ("ls 'a store' --where 'lr = 9'", r".*not an expression; to compare, write `==`"),
+        ("ls 'a store' --sort los", r"No run has 'los'.* Did you mean 'loss'\?"),
+        ("show 'a store/#9'", r"The store in 'a store' has no run '#9'. Runs go up to #4"),
         ("show 'a store/0-2'", r"has no run '0-2'. Did you mean '0-1'\? It has 0-1, 77,"),
         ("show 'a store/2'", r"'2' in 'a store' may be 2\d+-.*, 2\d+-.*. Type as much as"),
         ("show 'a store/0-1@3'", r"has no session @3. It has those from @1 to @2"),
@@ -276,6 +294,7 @@ def test_tail(store, capsys, number):
 def test_what_is_wrong_is_said(store, capsys, args, text):
     if args.startswith("plot"):
         pytest.importorskip("matplotlib")
+    os.mkdir("empty")
     found = said(capsys, *shlex.split(args), code=1)
     assert re.match(f"lox: .*{text}", found)
     assert found.count("\n") == 1
@@ -431,7 +450,9 @@ def test_nan_is_never_hidden(tmp_path, monkeypatch, capsys):
     diverging(tmp_path / "s")
 
     listed = said(capsys, "ls", "s")
-    assert "0.02500 ± 0 (3 of 4 diverged)" in listed
+    assert "[4 runs, 3 diverged]" in listed
+    grouped = said(capsys, "ls", "s", "--group-by", "state")
+    assert "0.02500 ± 0 (3 of 4 diverged)" in grouped
     for seed in (1, 2, 3):
         assert f"s/seed-{seed}: loss 20 not finite, the first at step 20\n" in listed
     assert "seed-0: loss" not in listed
@@ -500,7 +521,7 @@ def test_export(store, capsys):
     assert [json.loads(row["y"]) for row in rows] == own["y"].tolist()
 
     said(capsys, "export", f"{store}/88", store, "--to", "parquet", "-o", "tables")
-    assert len(list(Path("tables").glob("*.parquet"))) == 4
+    assert len(list(Path("tables").glob("*.parquet"))) == 5
     table = pl.read_parquet("tables/88.parquet")
     assert np.array_equal(table["loss"], logged(8)[1]["loss"])
     assert np.array_equal(table["step"], logged(8)[0])
@@ -542,7 +563,7 @@ def test_it_starts_quickly_and_writes_ascii_where_that_is_asked(store, script):
     )
     names, rest = imports(done.stderr)
     assert not rest
-    assert {"numpy", "lox_host.cli.select_runs"} <= names
+    assert {"numpy", "lox_host.reading.select"} <= names
     # Without a terminal there are no colours, and rich takes a while.
     assert not {name for name in names if name.partition(".")[0] in ("jax", "lox", "rich")}
     assert r"\u03bb/w 3" in done.stdout
@@ -645,12 +666,12 @@ def test_tail_ends_when_files_are_taken_away(tmp_path):
     writer.flush()
     (run,) = select_runs(str(tmp_path))
     session = run.reader.folder
-    follower = Follower(session, [5], lambda key: True)
+    follower = Follower(session, [5], list)
     (rows,) = follower.last(1)
     assert rows.steps["step"].tolist() == [1]
     (session / "0000.arrows").unlink()
     with pytest.raises(OSError, match=r"A file of the session in .* is missing"):
-        Follower(session, [5], lambda key: True).last(1)
+        Follower(session, [5], list).last(1)
     shutil.rmtree(session)
     assert (follower.new(), follower.ended) == ([], True)
 
@@ -704,8 +725,8 @@ def test_colours_on_a_terminal(store, monkeypatch):
         assert heads == [
             ["KEY", "ROWS", "LAST", "TREND"],
             ["KEY", "ROWS", "LAST", "MIN", "MAX", "TREND"],
-            ["RUN", "ROWS"],
-            ["RUN", "ROWS", "loss"],
+            ["RUN", "STATE", "lr", "loss"],
+            ["RUN", "#", "STATE", "lr", "loss"],
         ]
 
 
@@ -716,7 +737,7 @@ def test_a_long_configuration_is_wrapped(tmp_path, monkeypatch):
         logger.log(logger.init(0), {"x": 1.0}, step=3)
     terminal = Terminal(120)
     with streams(terminal):
-        main(["show", str(tmp_path / "0")])
+        main(["show", str(tmp_path / "seed0")])
     lines = terminal.lines()
     assert [line for line in lines if "option" in line] == [
         "config   option0=0  option1=1  option2=2",
@@ -763,3 +784,11 @@ def test_completion(store):
     assert after("lox plot nowhere/x -k ") == [""]
     assert after("lox completion ") == ["bash", "zsh", "fish"]
     assert after("lox tail --no-follow a") == ["a\\ store/"]
+
+
+def test_show_counts_the_rows_of_histograms(tmp_path, capsys):
+    with lox.loggers.SaveLogger(tmp_path).run(0):
+        for step in range(3):
+            lox.log({"h": lox.histogram(np.arange(9.0), bins=4)}, step=step)
+    assert main(["show", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["keys"]["h/mean"]["rows"] == 3

@@ -112,7 +112,11 @@ def test_the_command_line_has_the_same_numbers(capsys):
             assert np.isnan(wide.astype(np.float64))[~finite].all()
 
 
-NEEDED = {"plot": ["matplotlib"], "export": ["polars", "tensorboard"]}
+NEEDED = {
+    "plot": ["matplotlib"],
+    "export": ["polars", "tensorboard"],
+    "query": ["duckdb"],
+}
 
 
 @pytest.mark.parametrize("command", golden_commands.COMMANDS)

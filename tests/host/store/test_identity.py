@@ -132,7 +132,7 @@ def test_every_bit_of_a_number_counts(tmp_path):
     for state in states:
         logger.finish(state)
 
-    assert [r.name for r in lox.runs(tmp_path)] == [str(number) for number in numbers]
+    assert [r.name for r in lox.runs(tmp_path)] == [f"seed{number}" for number in numbers]
     for number, stored in zip(numbers, lox.runs(tmp_path), strict=True):
         assert lox.load(tmp_path, key=number)["x"] == np.float32(number)
         assert lox.load(tmp_path, key=stored.key)["x"] == np.float32(number)
@@ -155,7 +155,9 @@ def test_saving_adds_rows_to_the_run(tmp_path):
     logger = lox.loggers.SaveLogger(tmp_path)
     state = logger.init(7)
     logger.log(state, {"x": 1.0})
-    with pytest.raises(RuntimeError, match=r"A logger is writing the run '7' to .*finish"):
+    with pytest.raises(
+        RuntimeError, match=r"A logger is writing the run 'seed7' to .*finish"
+    ):
         lox.save({"x": 2.0}, tmp_path, key=7)
     logger.finish(state)
     lox.save({"x": 2.0}, tmp_path, key=7)
@@ -166,7 +168,8 @@ def test_saving_adds_rows_to_what_an_older_version_wrote(tmp_path):
     golden = pathlib.Path(__file__).parents[1] / "golden" / "store"
     shutil.copytree(golden, tmp_path / "store")
     before = {r.session: r.rows for r in lox.runs(tmp_path / "store")}
-    stored = next(r for r in lox.runs(tmp_path / "store") if "loss" in r.keys)
+    # The first seed is there with two configurations, the second with one.
+    stored = [r for r in lox.runs(tmp_path / "store") if "loss" in r.keys][1]
     logs = lox.load(tmp_path / "store", "loss", key=stored.key)
 
     lox.save(logs, tmp_path / "store", key=stored.key)
@@ -217,7 +220,7 @@ KILLED = """
 import os, sys
 import numpy as np
 from lox.loggers import Batch, Block, Form, Run
-from lox_host.store import segments
+from lox_host.store.format import segments
 from lox_host.writers.save import SaveWriter
 
 writer = SaveWriter(sys.argv[1])

@@ -21,12 +21,12 @@ import pytest
 import lox
 from lox.loggers import Batch
 from lox_host.cli.main import main
+from lox_host.reading import list_runs
 from lox_host.store import (
-    journal as _journal,
     open_store,
     read_key_rows,
-    runs,
 )
+from lox_host.store.format import journal as _journal
 from lox_host.tree import leaves
 from lox_host.writers.save import SaveWriter
 from support.mutations import ACCIDENTS, ATTACKS
@@ -178,7 +178,7 @@ def test_mutations(tmp_path, monkeypatch, make):
             for args in (["ls"], ["ls", "--json"], ["show"], ["tail", "--no-follow"]):
                 told_by(*args, str(store))
                 assert_nothing_outside(store)
-            _, _, about_runs = outcome(lambda: runs(store))
+            _, _, about_runs = outcome(lambda: list_runs(store))
             if any("See `lox doctor`" in text for text in said):
                 assert about_runs, "`lox.runs` says nothing of the damage"
     print(

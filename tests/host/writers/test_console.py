@@ -18,7 +18,7 @@ from rich.console import Console
 
 from lox.loggers import Batch
 from lox.loggers.console import ConsoleLogger
-from lox_host.display import run_table, terminal as _live
+from lox_host.display import run_table
 from lox_host.display.progress_bar import Bar
 from lox_host.display.statistics import POINTS, Trend
 from lox_host.display.summary import Summary
@@ -610,32 +610,3 @@ def test_rows_that_come_before_a_run_are_nobodys():
     writer = ConsoleWriter()
     writer.write(Batch([block({"x": np.ones(1)})]))
     writer.close(run())
-
-
-# In a notebook ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("has_widgets", [True, False])
-def test_a_notebook_moves_if_it_can(monkeypatch, has_widgets):
-    monkeypatch.setitem(sys.modules, "IPython", mock.Mock())
-    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    monkeypatch.setattr(_live.importlib.util, "find_spec", lambda name: has_widgets or None)
-    assert can_move() is has_widgets
-    assert not can_move(io.StringIO())
-
-
-def test_a_notebook_shows_the_last_state(monkeypatch):
-    display, widgets = mock.MagicMock(), mock.MagicMock()
-    monkeypatch.setitem(sys.modules, "IPython", mock.MagicMock())
-    monkeypatch.setitem(sys.modules, "IPython.display", display)
-    monkeypatch.setitem(sys.modules, "ipywidgets", widgets)
-    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    monkeypatch.setattr(_live.importlib.util, "find_spec", lambda name: True)
-    stdout = sys.stdout
-    writer = ConsoleWriter()
-    writer.open(run())
-    assert sys.stdout is stdout
-    writer.write(Batch([block({"x": np.full(3, 0.5)})]))
-    writer.close(run())
-    shown = [call.args[0] for call in display.display.call_args_list]
-    assert any("0.5000" in getattr(each, "text", "") for each in shown[1:])

@@ -1,8 +1,8 @@
-"""What the entries of a journal amount to: runs, layouts and frames.
+"""Turn the entries of a journal into runs, layouts and frames.
 
-A journal may be damaged, or made up. What is not as lox writes it is left out and reported;
-nothing that gets past this file names a file outside of the session, or is larger than the
-file that it is said to be in.
+A journal may be damaged or forged. Entries that lox would not write are left out and
+reported. The invariant: nothing that passes this file names a file outside of the session,
+or claims more bytes than the file has.
 """
 
 import dataclasses
@@ -14,23 +14,24 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from lox_host.store.frames import Frame
-from lox_host.store.journal import Entry
-from lox_host.store.layout import Layout, bad_fields, check, is_count
+from lox_host.store.format.frames import Frame
+from lox_host.store.format.journal import Entry
+from lox_host.store.format.layout import Layout, bad_fields, check, is_count
 from lox_host.writer import Run
 
 
 class Content(NamedTuple):
-    """What is in a session.
+    """The content of a session.
 
     Attributes:
-        name: The name that it began with. Empty in the first format.
-        version: The format of its journal.
-        runs: The runs by id, without those that were removed.
-        saved_keys: By run, the keys that it was saved with, in their order.
+        name: The name of the session when it began. Empty in the first format.
+        version: The format of the journal.
+        runs: The runs by id, without removed ones.
+        saved_keys: The keys of each run in the order of saving, by run.
         layouts: The layouts by the number of the group.
         frames: The frames of each group, in order.
-        end: When it ended. True: nobody knows. None: it has not.
+        environment: Host, user, command, versions and so on. Empty if unknown.
+        end: When the session ended. True: at an unknown time. None: it has not ended.
         problems: What is wrong, in words.
     """
 
@@ -40,36 +41,40 @@ class Content(NamedTuple):
     saved_keys: dict[int, list[str]]
     layouts: dict[int, Layout]
     frames: dict[int, list[Frame]]
+    environment: dict[str, Any]
     end: Any
     problems: tuple[str, ...]
 
 
 def read_content(entries: Sequence[Entry]) -> Content:
-    """Return what the entries of a journal say."""
+    """Collect the content of a session from the entries of its journal."""
     name, version, end = "", 1, None
     runs: dict[int, Run] = {}
     saved_keys: dict[int, list[str]] = {}
     layouts: dict[int, Layout] = {}
+    environment: dict[str, Any] = {}
     removed: set[int] = set()
     bad, gap = Counter[str](), 0
-    # Frames come last: they are checked against their layouts.
+    # Frames are read last, as they are checked against their layouts.
     for entry in entries:
         kind = next((kind for kind in _KINDS if kind in entry), None)
         try:
             if kind == "session":
-                name, version = _session(entry[kind])
+                name, version = read_session_line(entry[kind])
             elif kind == "run":
-                run, keys = _run(entry[kind])
+                run, keys = read_run(entry[kind])
                 runs[run.id], saved_keys[run.id] = run, keys
             elif kind == "layout":
                 check(is_count(entry.get("group")))
                 layouts[entry["group"]] = _layout(json.dumps(entry[kind]))
+            elif kind == "environment":
+                environment = _environment(entry[kind])
             elif kind == "removed":
                 removed.update(_ids(entry[kind]))
             elif kind == "gap":
                 gap += _rows_of_gap(entry[kind])
             elif kind == "end":
-                end = _time(entry[kind])
+                end = read_time(entry[kind])
         except ValueError:
             bad[f"{kind}s" if kind in ("run", "layout") else "lines"] += 1
     frames, bad_frames = _read_frames(entries, layouts, runs)
@@ -78,17 +83,27 @@ def read_content(entries: Sequence[Entry]) -> Content:
     if gap:
         problems.append(f"rows that could not be written when they were logged: {gap}")
     known = {id: run for id, run in runs.items() if id not in removed}
-    return Content(name, version, known, saved_keys, layouts, frames, end, tuple(problems))
+    return Content(
+        name=name,
+        version=version,
+        runs=known,
+        saved_keys=saved_keys,
+        layouts=layouts,
+        frames=frames,
+        environment=environment,
+        end=end,
+        problems=tuple(problems),
+    )
 
 
-# What an entry may be; frames are read on their own.
-_KINDS = ("session", "run", "layout", "removed", "gap", "end")
+# The kinds of entries. Frames are read by `_read_frames`.
+_KINDS = ("session", "run", "layout", "environment", "removed", "gap", "end")
 
 
 def _read_frames(
     entries: Sequence[Entry], layouts: dict[int, Layout], runs: dict[int, Run]
 ) -> tuple[dict[int, list[Frame]], Counter[str]]:
-    """Return the frames by group, and how many cannot be read or are there twice."""
+    """Return the frames by group, and how many are malformed or repeated."""
     groups: dict[int, list[Frame]] = {number: [] for number in layouts}
     bad, seen = Counter[str](), set[tuple[str, int]]()
     for entry in entries:
@@ -107,41 +122,46 @@ def _read_frames(
         if not runs.keys() >= set(frame.runs):
             bad["frames of a run"] += 1
     for frames in groups.values():
-        # In the order of writing, which lines without numbers may have lost.
+        # Restore the order of writing. Lines without numbers may be out of order.
         frames.sort(key=lambda frame: (len(frame.file), frame.file, frame.start))
     return groups, bad
 
 
 @ft.lru_cache(256)
 def _layout(text: str) -> Layout:
-    """Return the layout that JSON describes. Thousands of sessions may have the same."""
+    """Decode a layout. The cache helps as thousands of sessions may have the same one."""
     return Layout.from_json(json.loads(text))
 
 
-def _session(fields: Any) -> tuple[str, int]:
+def read_session_line(fields: Any) -> tuple[str, int]:
     """Return the name and the format of a session."""
     with bad_fields():
         check(isinstance(fields["name"], str) and is_count(fields["format"]))
         return fields["name"], fields["format"]
 
 
-def _run(fields: Any) -> tuple[Run, list[str]]:
-    """Return a run and its keys. The line may be older than some fields."""
+def read_run(fields: Any) -> tuple[Run, list[str]]:
+    """Return a run and its keys. Lines of earlier versions lack some fields."""
     with bad_fields():
         names = {field.name for field in dataclasses.fields(Run)}
         known = {name: value for name, value in fields.items() if name in names}
-        run = Run(**{**known, "key": tuple(fields["key"])})
+        if "launch" not in known:
+            # Earlier versions called the launch `group`, and had no groups.
+            known["launch"] = known.pop("group")
+        lists = {"key": tuple(fields["key"]), "tags": tuple(fields.get("tags", ()))}
+        run = Run(**{**known, **lists})
         keys = fields.get("keys", [])
-        texts = (run.name, run.group, run.job, *keys)
+        texts = (run.name, run.launch, run.job, run.group, *run.tags, *keys)
         check(all(isinstance(text, str) for text in texts))
         check(type(run.id) is int and 0 <= run.id < 2**31 and is_count(run.process))
+        check(is_count(run.index) and type(run.resumed) is bool)
         check(all(type(word) is int for word in run.key) and isinstance(run.config, dict))
-        _time(run.start)
+        read_time(run.start)
     return run, list(keys)
 
 
-def _time(seconds: Any) -> Any:
-    """Return a time, or True: sessions of early versions do not say when they ended."""
+def read_time(seconds: Any) -> Any:
+    """Check a time, and return it. True is an unknown time, from early versions."""
     if seconds is True:
         return seconds
     with bad_fields():
@@ -151,6 +171,11 @@ def _time(seconds: Any) -> Any:
         except OSError as error:
             raise ValueError("not a date") from error
     return seconds
+
+
+def _environment(fields: Any) -> dict[str, Any]:
+    check(isinstance(fields, dict))
+    return fields
 
 
 def _ids(ids: Any) -> list[int]:

@@ -2,14 +2,16 @@
 
     5b1c33d0 {"n":0,"session":{"name":"20260131-235959-...","format":2}}
     3e0a91c4 {"n":1,"run":{"id":0,"name":"0-1","key":[0,1],...}}      a run was opened
-    90b1d2f7 {"n":2,"flush":{"layouts":[...],"frames":[...]}}         rows were written
-    7c55e01a {"n":3,"removed":[0]}                                    a run was replaced
-    11f0aa38 {"n":4,"end":1700000000}                                 the session has ended
+    6d20be15 {"n":2,"environment":{"host":"...","python":"3.13.1",...}}
+    90b1d2f7 {"n":3,"flush":{"layouts":[...],"frames":[...]}}         rows were written
+    7c55e01a {"n":4,"removed":[0]}                                    a run was replaced
+    11f0aa38 {"n":5,"end":1700000000}                                 the session has ended
+    5d01ac3e {"n":6,"summary":{...}}                                  see `ended.py`
 
-Data counts once its line is here. A line is only ever added, after the data that it is
-about. All frames of a flush are in one line, so that a process that is killed has written
-all of a flush or nothing. The numbers tell a reader which lines are missing, and which are
-there twice.
+The invariant: data counts only once its line is here. Lines are only appended, each after
+the data that it describes. One line holds all frames of a flush, so that a process that is
+killed has written all of a flush or nothing. The numbers show a reader which lines are
+missing or repeated.
 
 Readers ignore fields that they do not know. The lines of the first format had no numbers,
 no `session`, and in place of a `flush` a line for each layout and frame:
@@ -29,28 +31,31 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from lox_host.store.files import file_size, read_file
+from lox_host.store.address import shown
+from lox_host.store.format.files import file_size, read_file
 
 NAME = "journal"
-# What data files are called. The journal of an attacker may name others.
+# The names of data files. A forged journal may name other files, which are never opened.
 DATA_FILE = re.compile(r"\d{4,}\.arrows")
-# How long a writer may take from a frame to its line.
+# The names of segments of a store on object storage, once they have been fetched.
+SEGMENT_FILE = re.compile(r"\d{6,}(-\d+)?\.parquet")
+# How many seconds a writer may take from writing a frame to writing its line.
 PATIENCE = 0.1
 
-# What a line says, or a part of a flush: one of `session`, `run`, `layout` with its
-# `group`, `frame`, `gap`, `removed` and `end`.
+# A decoded line, or one part of a flush. It has one of the keys `session`, `run`, `layout`
+# (with `group`), `frame`, `environment`, `gap`, `removed` and `end`.
 Entry = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Journal:
-    """What a journal says.
+    """A decoded journal.
 
     Attributes:
-        entries: Its lines, with the parts of a flush as entries of their own.
-        problems: What is wrong with it, in words.
-        next_number: The number of the line that comes next.
-        end: How many bytes its whole lines take.
+        entries: The lines, with each part of a flush as a separate entry.
+        problems: What is wrong with the journal, in words.
+        next_number: The number of the next line.
+        end: How many bytes the complete lines take.
     """
 
     entries: list[Entry]
@@ -60,24 +65,28 @@ class Journal:
 
 
 def encode(entries: Iterable[Entry]) -> bytes:
-    """Return the lines of a journal."""
-    texts = (json.dumps(entry, separators=(",", ":")).encode() for entry in entries)
+    """Encode entries as lines of a journal."""
+    texts = (_ENCODER.encode(entry).encode() for entry in entries)
     return b"".join(b"%08x %s\n" % (zlib.crc32(text), text) for text in texts)
 
 
+# `json.dumps` would create an encoder for each line.
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
 def decode(data: bytes, first: int = 0) -> Journal:
-    """Return what the lines of a journal say, in the order of their numbers.
+    """Decode the lines of a journal, and sort them by number.
 
     Args:
         data: The lines.
-        first: The number of the first one.
+        first: The number of the first line.
     """
     *lines, rest = data.split(b"\n")
     bare: list[Entry] = []
     numbered: dict[int, Entry] = {}
     damaged = repeated = 0
     for line in lines:
-        entry = _decode_line(line)
+        entry = decode_line(line)
         if entry is None:
             damaged += 1
         elif "n" not in entry:
@@ -103,60 +112,60 @@ def decode(data: bytes, first: int = 0) -> Journal:
 
 
 def append(file: int, data: bytes) -> None:
-    """Write all of the data at the end, or leave the file as it was."""
-    size = os.fstat(file).st_size
+    """Append all of the data, or leave the file as it was."""
     rest = memoryview(data)
     try:
         while rest:
             rest = rest[os.write(file, rest) :]
     except BaseException:
-        os.ftruncate(file, size)
+        os.ftruncate(file, os.fstat(file).st_size - (len(data) - len(rest)))
         raise
 
 
 def read_journal(session: pathlib.Path) -> Journal:
-    """Return what a session says now, with what is wrong with its journal and files.
+    """Read the journal of a session, and report problems with the journal and its files.
 
     Raises:
         OSError: If there is no journal, or it cannot be read.
     """
     before = None
     while True:
-        # The files first: what is written from here on is in the journal, or no file yet.
-        sizes = _data_files(session)
+        # Look at the files before the journal. The journal then describes at least as much
+        # as the files held, even while a writer adds to both.
+        sizes = data_files(session)
         data = read_file(session / NAME)
         journal = decode(data)
         problems = (*journal.problems, *_file_problems(journal.entries, sizes))
         if not problems or before == (sizes, data):
             return dataclasses.replace(journal, problems=problems)
-        # A writer may be between a frame and its line, or may have just replaced both:
-        # look again.
+        # A writer may be between a frame and its line, or may just have replaced both. Look
+        # again until two looks agree.
         before = sizes, data
         time.sleep(PATIENCE)
 
 
 def warn_left_out(session: pathlib.Path, what: str) -> None:
-    """Warn that a part of a session is not read."""
+    """Warn that a part of a session is left out."""
     warnings.warn(
-        f"{what} in the session {session.name} of {str(session.parent)!r} has been left "
+        f"{what} in the session {session.name} of {shown(session.parent)!r} has been left "
         "out: the files are damaged, or their process was ended while it wrote.",
         stacklevel=2,
     )
 
 
 def warn_of_problems(session: pathlib.Path, problems: Sequence[str]) -> None:
-    """Warn of what is wrong with a session, in one warning."""
+    """Warn of all problems of a session in one warning."""
     if problems:
         warnings.warn(
-            f"What is not whole in the session {session.name} of {str(session.parent)!r} "
+            f"What is not whole in the session {session.name} of {shown(session.parent)!r} "
             "has been left out: the files are damaged, or their process was ended while it "
             f"wrote ({'; '.join(problems)}). See `lox doctor`.",
             stacklevel=2,
         )
 
 
-def _decode_line(line: bytes) -> Entry | None:
-    """Return what a line says. None if it is not what was written."""
+def decode_line(line: bytes) -> Entry | None:
+    """Decode a line. Return None if it is damaged."""
     checksum, _, text = line.partition(b" ")
     if checksum != b"%08x" % zlib.crc32(text):
         return None
@@ -171,12 +180,12 @@ def _decode_line(line: bytes) -> Entry | None:
 
 
 def _parts(entry: Entry) -> list[Entry]:
-    """Return a line as entries of one kind each."""
+    """Split a line into entries of one kind each."""
     if "flush" not in entry:
         return [entry]
     flush = entry["flush"]
     if not isinstance(flush, dict):
-        return [{"frame": None}]  # which is no frame, and reported as such
+        return [{"frame": None}]  # the reader reports it as a bad frame
     layouts, frames = flush.get("layouts", []), flush.get("frames", [])
     if not isinstance(layouts, list) or not isinstance(frames, list):
         return [{"frame": None}]
@@ -185,19 +194,19 @@ def _parts(entry: Entry) -> list[Entry]:
     return [*gap, *known, *({"frame": frame} for frame in frames)]
 
 
-def _data_files(session: pathlib.Path) -> dict[str, int]:
-    """Return the sizes of the data files of a session, but for what only looks like one."""
+def data_files(session: pathlib.Path) -> dict[str, int]:
+    """Return the sizes of the data files of a session. Links and folders do not count."""
     names = [name for name in os.listdir(session) if DATA_FILE.fullmatch(name)]
     sizes = {name: file_size(session / name) for name in sorted(names)}
     return {name: size for name, size in sizes.items() if size is not None}
 
 
 def _file_problems(entries: Iterable[Entry], sizes: dict[str, int]) -> list[str]:
-    """Compare the files of a session with what its frames say of them.
+    """Compare the files of a session with its frames.
 
-    The frames of a file follow each other without gaps. A file without any frame is one
-    that a process left that was killed. After the end of a session, when its frames were
-    joined, that is no loss; but only the numbers of lines tell that none is missing.
+    The frames of a file follow each other without gaps. A process that was killed may leave
+    a file without any frame. If that happened after the end of the session, while it joined
+    frames, nothing is lost. Only numbered lines prove that, as none of them is missing.
     """
     ends: dict[str, int] = {}
     holes: dict[str, None] = {}
@@ -212,7 +221,7 @@ def _file_problems(entries: Iterable[Entry], sizes: dict[str, int]) -> list[str]
                 holes[name] = None
             ends[name] = max(end, ends.get(name, 0))
         except (KeyError, TypeError):
-            continue  # no frame, or one that the reader reports
+            continue  # not a frame, or a bad one that the reader reports
     problems = []
     for name, end in ends.items():
         size = sizes.get(name)

@@ -40,7 +40,7 @@ def is_file(path: pathlib.Path) -> bool:
 
 
 def file_size(path: pathlib.Path) -> int | None:
-    """Return the size of a regular file. None if there is none."""
+    """Return the size of a regular file, or None if there is no such file."""
     try:
         status = path.lstat()
     except OSError:

@@ -1,6 +1,6 @@
-"""The data files of a session: each is written once, from its beginning to its end.
+"""Write the data files of a session, each from beginning to end by one writer.
 
-Only `lox.save` continues the files of a session that has ended, if it is whole.
+Only `lox.save` appends to files of a session that has ended, and only if it is undamaged.
 """
 
 import os
@@ -9,23 +9,23 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from lox_host.store.files import open_file
-from lox_host.store.frames import Encoder, Frame, nonfinite_columns
-from lox_host.store.journal import append
-from lox_host.store.layout import RUN
+from lox_host.store.format.files import open_file
+from lox_host.store.format.frames import Encoder, Frame, nonfinite_columns
+from lox_host.store.format.journal import append
+from lox_host.store.format.layout import RUN
 
-# Where another file begins, and how many are open at a time: programs that log hundreds of
-# different groups must not run out of file descriptors.
+# The size in bytes at which a new file begins, and how many files are open at a time.
+# Programs that log hundreds of groups must not run out of file descriptors.
 SIZE, OPEN = 256 << 20, 64
 
 
 class Segments:
-    """Write frames to numbered files; those of one group share a file.
+    """Writes frames to numbered files. Frames of one group share a file.
 
     Args:
-        folder: Where the files are.
+        folder: The folder of the files.
         first: The number of the first file.
-        suffix: Put behind the names, until the files count.
+        suffix: Appended to the names until the files count.
     """
 
     def __init__(self, folder: pathlib.Path, first: int = 0, suffix: str = ""):
@@ -37,7 +37,7 @@ class Segments:
     def after(
         cls, folder: pathlib.Path, frames: Mapping[int, Sequence[Frame]]
     ) -> "Segments":
-        """Continue the files that a session ended with, if they have room."""
+        """Continue the last files of a session, if they have room."""
         numbers = [int(p.name.split(".")[0]) for p in folder.glob("*.arrows")]
         segments = cls(folder, max(numbers, default=-1) + 1)
         for group in [group for group in frames if frames[group]][:OPEN]:
@@ -53,7 +53,7 @@ class Segments:
         """Write a frame at the end of the file of its group."""
         name, file = self._file_of(group)
         data, extents = encoder.frame(columns)
-        # A frame that could not be written has been cut off again, so this is its place.
+        # `append` cuts off incomplete frames, so the end of the file is the right place.
         start = os.fstat(file).st_size
         schema = b"" if start else encoder.schema()
         append(file, schema + data)
@@ -71,7 +71,7 @@ class Segments:
 
     def undo(self, frame: Frame) -> None:
         """Remove a frame that was just written."""
-        # By its name: the file may have been closed for one of another group since.
+        # Use the name: the file may have been closed to make room for another group.
         os.truncate(self._folder / (frame.file + self._suffix), frame.start)
 
     def close(self) -> None:
@@ -83,8 +83,8 @@ class Segments:
         name, file = self._files.get(group, ("", -1))
         if name and os.fstat(file).st_size < SIZE:
             return name, file
-        # No file is opened a second time, so that each has one writer from its beginning to
-        # its end: the group goes on in another one.
+        # Never reopen a file, so that each has one writer from beginning to end. The group
+        # continues in a new file.
         if name or len(self._files) >= OPEN:
             self._close(group if name else next(iter(self._files)))
         name = f"{self.count:04d}.arrows"
@@ -97,12 +97,12 @@ class Segments:
 
 
 def sync(path: pathlib.Path) -> None:
-    """Bring a file, or the names in a folder, to the disk."""
+    """Force a file, or the list of names in a folder, to the disk."""
     file = os.open(path, os.O_RDONLY)
     os.fsync(file)
     os.close(file)
 
 
 def create_file(path: pathlib.Path) -> int:
-    """Create a file that was not there before, open for writing at its end."""
+    """Create a new file and open it for appending. Raise if it exists."""
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)

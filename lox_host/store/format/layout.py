@@ -1,17 +1,22 @@
-"""What the rows of a group look like: the columns, and what each of them holds.
+"""The layout of a group: its columns, and which part of a block each of them holds.
 
-A file of the store is a table without trees. The layout says in which columns the parts of
-a block are:
+A block of rows holds trees of arrays, and a file of the store is a flat table. The layout
+maps one to the other:
 
     block of rows                              columns of the file
     runs                                       0  @run
     order                                      1  @row     number of the row in the session
-    steps["step"]                              2  @step
-    values["net"] = {"w": ..., "b": [...]}     3  net/w    4  net/b/0
-    valid["net"]                               5  net@valid
-    masks["step"]                              6  @step@valid
+    time                                       2  @time    when it reached the host
+    steps["step"]                              3  @step
+    values["net"] = {"w": ..., "b": [...]}     4  net/w    5  net/b/0
+    valid["net"]                               6  net@valid
+    masks["step"]                              7  @step@valid
 
-Here the tree of the key `net` is `["dict", [["w", 3], ["b", ["list", [4]]]]]`.
+Here the tree of the key `net` is `["dict", [["w", 4], ["b", ["list", [5]]]]]`. Layouts of
+earlier versions have no column `@time`.
+
+A layout that comes from a journal may be damaged or forged. `Layout.from_json` checks it,
+so code that has a `Layout` can trust it.
 """
 
 import contextlib
@@ -25,20 +30,21 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from lox_host.rows import Block, Form
-from lox_host.store.dtypes import dtype_named, is_storable, to_stored
+from lox_host.store.format.dtypes import dtype_named, is_storable, to_stored
 from lox_host.tree import Tree, leaves
 
-# The first columns of every file: the run, and the number of the row in the session.
-RUN, ROW = 0, 1
+# The first columns of every file: the run, the number of the row in the session, and the
+# time. Files of earlier versions have no times.
+RUN, ROW, TIME = 0, 1, 2
 
-# The tree of a value with the numbers of columns in place of arrays, in what JSON has:
-# `3`, `["list", [3, 4]]`, `["dict", [["a", 3], ["b", None]]]`.
+# The tree of a value as JSON, with the numbers of columns in place of arrays: `3`,
+# `["list", [3, 4]]`, `["dict", [["a", 3], ["b", None]]]`.
 NumberTree: TypeAlias = "int | list[Any] | None"
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """One array: its name in the file, its true dtype, the shape of one row."""
+    """One array: its name in the file, its original dtype, and the shape of one row."""
 
     name: str
     dtype: str
@@ -47,12 +53,12 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """What is known of a key.
+    """The layout of a key.
 
     Attributes:
-        tree: Its value, with the numbers of columns.
-        form: What the writer was told of it.
-        valid: The number of the column that says which examples logged.
+        tree: The tree of its value, with the numbers of columns in place of arrays.
+        form: Facts about the key that its arrays do not show.
+        valid: The number of the column that says which examples logged. None: all did.
     """
 
     tree: NumberTree
@@ -69,30 +75,33 @@ class Key:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What files with the same columns have in common.
+    """The layout of a group, which all of its files share.
 
     Attributes:
-        columns: All columns; the run and the number of the row come first.
-        steps: By name of a step, the number of its column.
-        masks: By name of a step, the number of the column that says which examples have it.
-        keys: What is known of each key.
+        columns: All columns. The run and the number of the row come first.
+        steps: The number of each step's column, by name.
+        masks: The number of the column that says which examples have a step, by name.
+        keys: The layout of each key.
+        time: The number of the column that says when rows reached the host. None in files
+            of earlier versions.
     """
 
     columns: tuple[Column, ...]
     steps: dict[str, int]
     masks: dict[str, int]
     keys: dict[str, Key]
+    time: int | None = None
 
     @classmethod
     def of(cls, block: Block) -> "Layout":
         """Return the layout of a block."""
-        number = it.count(2)
+        number = it.count(3)  # after the run, the number of the row and the time
         steps = {name: next(number) for name in block.steps}
         trees = {key: _number_tree(tree, number) for key, tree in block.values.items()}
         valid = {key: next(number) for key in block.valid}
         masks = {name: next(number) for name in block.masks}
         names = [
-            *("@run", "@row"),
+            *("@run", "@row", "@time"),
             *(f"@{name}" for name in steps),
             *(name for name, _ in _named_arrays(block)),
             *(f"{key}@valid" for key in valid),
@@ -107,14 +116,14 @@ class Layout:
         keys = {
             key: Key(tree, block.forms[key], valid.get(key)) for key, tree in trees.items()
         }
-        return cls(tuple(columns), steps, masks, keys)
+        return cls(tuple(columns), steps, masks, keys, TIME)
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "Layout":
-        """Return the layout that `dataclasses.asdict` turned into these fields.
+        """Return the layout that `dataclasses.asdict` has turned into these fields.
 
         Raises:
-            ValueError: If they are no layout. A journal may be damaged, or made up.
+            ValueError: If they are not a layout. A journal may be damaged or forged.
         """
         with bad_fields():
             columns = tuple(
@@ -126,7 +135,8 @@ class Layout:
                 form = {**key["form"], "tags": tuple(key["form"]["tags"])}
                 form["keys"] = tuple((i, impl) for i, impl in form["keys"])
                 keys[name] = Key(key["tree"], Form(**form), key["valid"])
-            layout = cls(columns, dict(fields["steps"]), dict(fields["masks"]), keys)
+            steps, masks, time = fields["steps"], fields["masks"], fields.get("time")
+            layout = cls(columns, dict(steps), dict(masks), keys, time)
             layout._check()
         return layout
 
@@ -136,7 +146,7 @@ class Layout:
             check(isinstance(column.name, str) and isinstance(column.dtype, str))
             dtype = dtype_named(column.dtype)
             check(is_storable(dtype) and all(is_count(size) for size in column.shape))
-            # As large as a file can be, for a row; NumPy has no arrays of more axes.
+            # A row is no larger than a file can be, and has no more axes than NumPy allows.
             check(math.prod(column.shape) * dtype.itemsize < 2**62)
             check(len(column.shape) < 32 and max(column.shape, default=0) < 2**62)
         first = [(column.dtype, column.shape) for column in self.columns[:2]]
@@ -146,6 +156,9 @@ class Layout:
         for number in self.masks.values():
             check(self._column(number).dtype == "bool")
         check(self.masks.keys() <= self.steps.keys())
+        if self.time is not None:
+            time = self._column(self.time)
+            check((time.dtype, time.shape) == ("float64", ()))
         for key in self.keys.values():
             self._check_key(key)
 
@@ -169,7 +182,7 @@ class Layout:
 
     @property
     def shared(self) -> list[int]:
-        """The numbers of the columns that belong to all keys."""
+        """The numbers of the columns that all keys need. Times are optional."""
         return [RUN, ROW, *self.steps.values(), *self.masks.values()]
 
     @ft.cached_property
@@ -185,7 +198,7 @@ class Layout:
         ]
 
     def is_number(self, key: str) -> bool:
-        """Return whether a key is a real number in each row."""
+        """Return whether a key has one real number per row."""
         tree, form = self.keys[key].tree, self.keys[key].form
         if not isinstance(tree, int) or form.keys:
             return False
@@ -193,8 +206,8 @@ class Layout:
         return column.shape == () and dtype_named(column.dtype).kind != "c"
 
     def block(self, arrays: Mapping[int, np.ndarray], keys: Iterable[str]) -> Block:
-        """Return the block of some keys, from arrays by the numbers of their columns."""
-        known = {key: self.keys[key] for key in keys}
+        """Return a block with some keys, given the arrays by column number."""
+        known, no_times = {key: self.keys[key] for key in keys}, np.zeros(0)
         return Block(
             runs=arrays[RUN],
             steps={name: arrays[i] for name, i in self.steps.items()},
@@ -205,6 +218,7 @@ class Layout:
             },
             masks={name: arrays[i] for name, i in self.masks.items()},
             order=arrays[ROW],
+            time=no_times if self.time is None else arrays.get(self.time, no_times),
         )
 
     def empty_block(self) -> Block:
@@ -217,14 +231,14 @@ class Layout:
 
 
 def flatten(block: Block) -> tuple[Hashable, list[np.ndarray]]:
-    """Return what blocks of one layout have in common, and the columns without `@row`.
+    """Return a key that all blocks of one layout share, and the columns without `@row`.
 
-    This is done for every block that is written, so it does not make a `Layout`.
+    This runs for every block that is written, so it avoids making a `Layout`.
     """
-    # Names, dtypes and shapes in the order of the columns, with the lengths of containers:
-    # without these, `[a, [b]]` would be the same as `[a, b]`.
+    # The key has names, dtypes and shapes in the order of the columns. It also has the
+    # lengths of containers. Without these, `[a, [b]]` would be the same as `[a, b]`.
     trees = block.steps, block.values, block.valid, block.masks
-    arrays, kinds = [block.runs], [*map(len, trees), *block.forms.values()]
+    arrays, kinds = [block.runs, block.time], [*map(len, trees), *block.forms.values()]
     for name, node in it.chain.from_iterable(map(_nodes, filter(None, trees))):
         if isinstance(node, np.ndarray):
             arrays.append(node)
@@ -236,7 +250,7 @@ def flatten(block: Block) -> tuple[Hashable, list[np.ndarray]]:
 
 @contextlib.contextmanager
 def bad_fields() -> Iterator[None]:
-    """Raise a `ValueError` for whatever fields of a line raise that lox did not write."""
+    """Turn any error that malformed fields of a journal cause into a `ValueError`."""
     try:
         yield
     except (
@@ -251,18 +265,18 @@ def bad_fields() -> Iterator[None]:
 
 
 def check(is_right: object) -> None:
-    """Raise if a field of a journal is not as it should be."""
+    """Raise a `ValueError` unless a field of a journal is valid."""
     if not is_right:
         raise ValueError("not what lox writes")
 
 
 def is_count(value: object) -> bool:
-    """Return whether a value from JSON is a number of things."""
+    """Return whether a value from JSON is a natural number or zero."""
     return type(value) is int and value >= 0
 
 
 def fill_tree(tree: NumberTree, column: Callable[[int], object]) -> Tree:
-    """Return the value of a key, from its tree and the columns by their numbers."""
+    """Return the value of a key: its tree with `column(number)` for each number."""
     if tree is None or isinstance(tree, int):
         return None if tree is None else column(tree)
     kind, children = tree
@@ -274,7 +288,7 @@ def fill_tree(tree: NumberTree, column: Callable[[int], object]) -> Tree:
 
 
 def _nodes(tree: Tree) -> Iterator[tuple[object, Tree]]:
-    """Yield all that is in a tree, with the names that it has there."""
+    """Yield all nodes of a tree with their names, parents before children."""
     for name, child in tree.items() if isinstance(tree, dict) else enumerate(tree):
         yield name, child
         if child is not None and not isinstance(child, np.ndarray):
@@ -282,7 +296,7 @@ def _nodes(tree: Tree) -> Iterator[tuple[object, Tree]]:
 
 
 def _named_arrays(block: Block) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the arrays of the values by name; raise for one that cannot be stored."""
+    """Yield the arrays of the values by name. Raise if one cannot be stored."""
     for key, tree in block.values.items():
         for name, array in leaves(tree):
             if not is_storable(array.dtype):
@@ -306,7 +320,7 @@ def _number_tree(tree: Tree, number: Iterator[int]) -> NumberTree:
 
 
 def _unique_names(names: list[str]) -> list[str]:
-    """Return the names in what Arrow has, with quotes behind those that are taken."""
+    """Return the names as Arrow allows them, with quotes appended to repeated ones."""
     taken: dict[str, None] = {}
     for name in names:
         name = name.replace("\0", "\\0").encode(errors="replace").decode()

@@ -1,12 +1,12 @@
-"""Frames, the record batches of an Arrow IPC stream: written whole, read by the column.
+"""Frames: the record batches of an Arrow IPC stream, written whole and read by column.
 
     0000.arrows
     | schema | header | @run | @row | @step | loss | header | @run | @row | @step | loss |
              |---------- a frame ------------------|---------- the next one -------------|
                       |------|  an extent: offset, size and checksum of one column
 
-The journal has the extents of each frame, so that a reader goes straight to a column, reads
-it with one call, and knows whether it is what was written.
+The journal has the extents of each frame. So a reader can go straight to a column, read it
+with one call, and verify its checksum.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lox_host.store.dtypes import dtype_named, from_stored, to_stored
-from lox_host.store.journal import DATA_FILE
-from lox_host.store.layout import Column, Layout, bad_fields, check, is_count
+from lox_host.store.format.dtypes import dtype_named, from_stored, to_stored
+from lox_host.store.format.journal import DATA_FILE, SEGMENT_FILE
+from lox_host.store.format.layout import Column, Layout, bad_fields, check, is_count
 
 
 class Extent(NamedTuple):
-    """Where a column of a frame is in its file, and the checksum of its bytes."""
+    """The place of a column in its file, and the checksum of its bytes."""
 
     offset: int
     size: int
@@ -34,17 +34,17 @@ class Extent(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What the journal says of a frame.
+    """A frame, as the journal describes it.
 
     Attributes:
         group: The number of its layout.
         file: The name of its file.
-        start: Where it begins in the file, with the schema if it is the first.
+        start: Where it begins in the file. The first frame includes the schema.
         end: Where it ends.
         rows: How many rows it has.
-        runs: The lowest and the highest id of their runs.
-        columns: Where its columns are.
-        nonfinite: The numbers of the columns with NaN or infinities. None: not known, as in
+        runs: The lowest and the highest run id of these rows.
+        columns: The extent of each column.
+        nonfinite: The numbers of the columns with NaN or infinities. None: unknown, as in
             the first format.
     """
 
@@ -57,12 +57,17 @@ class Frame(NamedTuple):
     columns: tuple[Extent, ...]
     nonfinite: tuple[int, ...] | None = None
 
+    @property
+    def is_segment(self) -> bool:
+        """Whether it is row group number `start` of a Parquet file."""
+        return SEGMENT_FILE.fullmatch(self.file) is not None
+
     @classmethod
     def of(cls, fields: dict[str, Any], layouts: Mapping[int, Layout]) -> "Frame":
-        """Return the frame that a line of the journal tells of.
+        """Return the frame that a line of the journal describes.
 
         Raises:
-            ValueError: If there can be no such frame, or its layout is not known.
+            ValueError: If such a frame is impossible, or its layout is unknown.
         """
         with bad_fields():
             low, high = fields["runs"]
@@ -76,15 +81,33 @@ class Frame(NamedTuple):
             frame._check(layouts[frame.group])
         return frame
 
-    def _check(self, layout: Layout) -> None:
-        """Raise unless the columns have the sizes of so many rows, within the frame.
+    @classmethod
+    def joined(cls, frames: Sequence["Frame"], file: str, place: int) -> "Frame":
+        """Return the row group of a segment that holds the rows of several frames."""
+        # `nonfinite` is never None here: only the first format lacks it.
+        return cls(
+            group=frames[0].group,
+            file=file,
+            start=place,
+            end=place + 1,
+            rows=sum(frame.rows for frame in frames),
+            runs=(min(f.runs[0] for f in frames), max(f.runs[1] for f in frames)),
+            columns=(),
+            nonfinite=tuple(sorted({i for f in frames for i in f.nonfinite or ()})),
+        )
 
-        So nothing is ever read or allocated that is larger than the file.
+    def _check(self, layout: Layout) -> None:
+        """Raise unless each column has the size of `rows` rows and lies in the frame.
+
+        So a reader never reads or allocates more than the size of the file.
         """
-        check(DATA_FILE.fullmatch(self.file))
+        check(DATA_FILE.fullmatch(self.file) or self.is_segment)
         check(is_count(self.start) and is_count(self.end) and is_count(self.rows))
         check(all(type(id) is int for id in self.runs))
         check(self.nonfinite is None or all(map(is_count, self.nonfinite)))
+        if self.is_segment:  # Parquet has its own extents and checksums
+            check(self.end == self.start + 1 and not self.columns)
+            return
         for extent, bits in zip(self.columns, layout.bits, strict=True):
             check(is_count(extent.offset) and is_count(extent.size))
             check(extent.size == -(-self.rows * bits // 8))
@@ -92,7 +115,7 @@ class Frame(NamedTuple):
 
 
 class Encoder:
-    """Turn rows of one layout into parts of an Arrow IPC stream."""
+    """Turns rows of one layout into parts of an Arrow IPC stream."""
 
     def __init__(self, layout: Layout):
         import nanoarrow as na
@@ -106,11 +129,11 @@ class Encoder:
         self._schema = na.c_schema(na.Schema(na.struct(fields), metadata=metadata))
 
     def schema(self) -> bytes:
-        """Return what a file begins with. The layout is in its metadata, under `lox`."""
+        """Return the first bytes of a file. Its metadata has the layout, under `lox`."""
         return self._encode([], write_schema=True)
 
     def frame(self, columns: Sequence[np.ndarray]) -> tuple[bytes, list[Extent]]:
-        """Return the bytes of a frame, and where the columns are in them."""
+        """Return the bytes of a frame, and the extents of its columns in these bytes."""
         import nanoarrow as na
 
         rows = len(columns[0])
@@ -121,8 +144,8 @@ class Encoder:
         ]
         batch = na.c_array_from_buffers(self._schema, rows, [None], children=children)
         data = self._encode([batch], write_schema=False)
-        # A message: a mark, the length of the header, the header, and a body in which each
-        # buffer is filled up to 8 bytes. Those with the values are the only ones.
+        # An IPC message is a mark (4 bytes), the length of the header (4 bytes), the header
+        # and a body. The body holds one buffer per column, each padded to 8 bytes.
         offset, extents = 8 + int.from_bytes(data[4:8], "little"), []
         for buffer in buffers:
             extents.append(Extent(offset, buffer.nbytes, zlib.crc32(buffer)))
@@ -142,8 +165,8 @@ class Encoder:
 
 
 def read_column(file: int, extent: Extent, column: Column, rows: int) -> np.ndarray | None:
-    """Read one column of a frame. None if it is not what was written."""
-    # A file that was cut short: nothing is allocated for what it does not have.
+    """Read one column of a frame. Return None if it is damaged."""
+    # The file may have been cut short. Do not allocate memory for missing bytes.
     if extent.offset + extent.size > os.fstat(file).st_size:
         return None
     data = _read_bytes(file, extent)
@@ -167,7 +190,7 @@ def nonfinite_columns(columns: Sequence[np.ndarray]) -> tuple[int, ...]:
 
 
 def is_finite(array: np.ndarray) -> np.ndarray:
-    """Return which elements are finite, of any dtype."""
+    """Return which elements of an array of any dtype are finite."""
     if array.dtype.kind in "biu":
         return np.broadcast_to(True, array.shape)
     wide = array if array.dtype.isbuiltin == 1 else array.astype(np.float32)
@@ -175,11 +198,12 @@ def is_finite(array: np.ndarray) -> np.ndarray:
 
 
 def _read_bytes(file: int, extent: Extent) -> bytes:
-    # One call reads at most 2 GiB.
+    # One call of `pread` reads at most 2 GiB.
     most = 1 << 30
     starts = range(0, extent.size, most)
     return b"".join(
-        os.pread(file, min(extent.size - at, most), extent.offset + at) for at in starts
+        os.pread(file, min(extent.size - start, most), extent.offset + start)
+        for start in starts
     )
 
 
@@ -189,7 +213,7 @@ def _to_buffer(column: np.ndarray) -> np.ndarray:
 
 
 def _arrow_types(column: Column) -> list[tuple[Any, int]]:
-    """Return the types of a column from the inside out, and how many of each a row has.
+    """Return the types of a column from the inside out, with their number per row.
 
     For example, rows of the shape (2, 3) are lists of 2 lists of 3 numbers:
     `[(float, 6), (list of 3, 2), (list of 2, 1)]`.
@@ -206,12 +230,12 @@ def _arrow_types(column: Column) -> list[tuple[Any, int]]:
     return types
 
 
-# The dtypes that have other names in Arrow than in NumPy.
+# The dtypes whose names in Arrow differ from those in NumPy.
 _ARROW_NAMES = {"float16": "HALF_FLOAT", "float32": "FLOAT", "float64": "DOUBLE"}
 
 
 def _arrow_array(types: Sequence[tuple[Any, int]], rows: int, buffer: np.ndarray) -> Any:
-    """Return a column in Arrow's form: the values, in a list for each axis of a row."""
+    """Return a column as an Arrow array: the values, in a list per axis of a row."""
     import nanoarrow as na
 
     (inner, size), *lists = types
