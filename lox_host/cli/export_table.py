@@ -59,7 +59,7 @@ def _write_delta(table: "polars.DataFrame", folder: Path) -> None:
 
 
 def _write_iceberg(table: "polars.DataFrame", folder: Path) -> None:
-    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.catalog.sql import SqlCatalog  # pyright: ignore[reportMissingImports]
 
     folder.mkdir(parents=True, exist_ok=True)
     places = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
@@ -72,7 +72,7 @@ def _write_iceberg(table: "polars.DataFrame", folder: Path) -> None:
 
 
 def _write_lance(table: "polars.DataFrame", folder: Path) -> None:
-    import lance
+    import lance  # pyright: ignore[reportMissingImports]
 
     lance.write_dataset(table.to_arrow(), str(folder))
 
