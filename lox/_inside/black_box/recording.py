@@ -169,9 +169,9 @@ def _in_window(
     `rows` are at their places in the rings, see `box.py`.
     """
     numbers = np.arange(max(1, fired - keep + 1), fired + after + 1)
-    places = numbers % (keep + after)
     found = {}
     for key, own in rows.items():
+        places = numbers % len(own.steps[NUMBER])
         stored = own.steps[NUMBER][places]
         # (time,) -> (time, *batch)
         valid = stored == numbers.reshape(-1, *[1] * (stored.ndim - 1))
