@@ -148,7 +148,7 @@ def test_many_records_in_a_row_are_kept_to_the_last_bit():
     number, keep, after = 11, 4, 2
 
     def value_of(i):
-        values = [i / 7, jnp.bfloat16(i) / 7, jnp.float16(i) / 7, i * 1j, i % 2 == 0]
+        values = [i / 8, jnp.bfloat16(i) / 8, jnp.float16(i) / 8, i * 1j, i % 2 == 0]
         return [*map(jnp.asarray, values), jnp.int8(i), jnp.int16(-i), jnp.uint32(i)]
 
     def in_a_row(fires):
