@@ -347,7 +347,7 @@ class Mask(_Rewrite):
     defers = True
 
     @classmethod
-    def of(cls, condition: jax.Array, branch: Branch | None = None) -> "Mask":
+    def of(cls, condition: jax.Array, branch: Branch | None = None) -> Self:
         return cls((condition,), (branch,))
 
     def concerns(self, program: Any) -> bool:
@@ -360,7 +360,7 @@ class Mask(_Rewrite):
     def following(self, earlier: Handler) -> "Mask":
         assert isinstance(earlier, Mask)
         conditions = *self.conditions, *earlier.conditions
-        return Mask(conditions, (*self.branches, *earlier.branches))
+        return type(self)(conditions, (*self.branches, *earlier.branches))
 
     def rewrite(self, record: C) -> C:
         each = zip(self.conditions, self.branches, strict=True)

@@ -35,10 +35,12 @@ from lox._core import context as _context
 from lox._core.analysis import holds_writes, may_hold_records, written_from
 from lox._core.handler import Mask, Strip
 from lox._core.interpreter import Interpreter
+from lox._core.mark_taken import MarkTaken
 from lox._core.record import holds_records
 from lox._core.rules.table import rule_for
 from lox._core.staging import carry_predicate, split, stage, stage_once
 from lox._jax import patches, tracing
+from lox._jax.examples import is_marking
 from lox._rows.collected import Collected
 from lox._rows.loop_carry import choose
 from lox._rows.ring import narrowed_write
@@ -50,7 +52,7 @@ def _batched_cond(original: Callable, axis, args, dims, *, branches, **params):
     index, *operands = args
     is_searched = _context.state() == "searched"
     has_writes = any(map(holds_writes, branches))
-    has_any = has_writes or any(map(may_hold_records, branches))
+    has_any = has_writes or is_marking() or any(map(may_hold_records, branches))
     if dims[0] is None or is_searched or not has_any:
         return original(axis, args, dims, branches=branches, **params)
     aval, number = tracing.unbatched_aval(index, axis.size, dims[0]), _number_of(branches)
@@ -122,7 +124,8 @@ class _Choice:
 
 
 def _masked_branch(jaxpr: ClosedJaxpr, choice: _Choice, *operands: Any) -> list:
-    mask = Mask.of(choice.index == choice.branch.index, choice.branch)
+    kind = MarkTaken if is_marking() else Mask
+    mask = kind.of(choice.index == choice.branch.index, choice.branch)
     return Interpreter(mask)(jaxpr, *operands)[0]
 
 

@@ -19,10 +19,11 @@ from typing import Any, Self, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Jaxpr, JaxprEqn, Var
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 from lox._core.handler import Handler
 from lox._core.record import RECORD_EFFECTS, Record
+from lox._inside.nan.masks import widened
 from lox._inside.nan.program_map import LOOPS, REGIONS, Path, ProgramMap, is_float
 from lox._jax import equations, sharding
 from lox._jax.sharding import Division
@@ -62,6 +63,7 @@ class Look(Handler):
         program_map: Where equations are.
         path: Where the current program is.
         region: Which region it belongs to.
+        masked: Whether values count only for the examples that take the branch around.
     """
 
     state: State
@@ -71,6 +73,7 @@ class Look(Handler):
     program_map: ProgramMap = static()
     path: Path = static(default=())
     region: Path = static(default=())
+    masked: bool = static(default=True)
 
     captures = True
 
@@ -92,6 +95,31 @@ class Look(Handler):
         raise NotImplementedError
 
     # All subclasses share these.
+
+    def mask_variables(self, program: Jaxpr) -> set[Var]:
+        """Return the variables that say which values of a program count."""
+        if not self.masked or not self.program_map.has_masks:
+            return set()
+        masks = self.program_map.masks(program).values()
+        return {mask.condition for own in masks for mask in own}
+
+    def mask_of(
+        self, program: Jaxpr, eqn: JaxprEqn, atom: Any, read: Read
+    ) -> jax.Array | None:
+        """Return where a value of an equation counts, or None if it does everywhere.
+
+        The mask is an array that broadcasts to the value. An input counts everywhere if the
+        outputs do, as for the select that comes after all branches.
+        """
+        if not self.masked or not self.program_map.has_masks or isinstance(atom, Literal):
+            return None
+        masks, counts = self.program_map.masks(program), None
+        known = {mask.condition for out in eqn.outvars for mask in masks.get(out, ())}
+        for mask in masks.get(atom, ()):
+            if mask.condition in known:
+                own = widened(read(mask.condition), mask, len(atom.aval.shape))
+                counts = own if counts is None else counts & own
+        return counts
 
     def concerns(self, program: Any) -> bool:
         if not RECORD_EFFECTS.isdisjoint(program.effects):
@@ -180,9 +208,13 @@ class Look(Handler):
 NAN, INFINITE = 1, 2
 
 
-def flag(x: Any) -> jax.Array:
-    """Return whether an array holds NaNs, infinities or both, as a small number."""
-    nan, infinite = jnp.isnan(x).any(), jnp.isinf(x).any()
+def flag(x: Any, mask: jax.Array | None = None) -> jax.Array:
+    """Return whether an array holds NaNs, infinities or both, as a small number.
+
+    With a mask, only where it is true.
+    """
+    where = True if mask is None else mask
+    nan, infinite = (jnp.isnan(x) & where).any(), (jnp.isinf(x) & where).any()
     return NAN * nan.astype(jnp.int8) + INFINITE * infinite.astype(jnp.int8)
 
 
