@@ -411,6 +411,17 @@ def test_raise_stops_the_program(way):
     lox.barrier()
 
 
+def test_a_path_that_cannot_be_written_to_is_named(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    f = lox.recorder(roots, keep=2, after=0, path=tmp_path / "file")
+    with (
+        pytest.warns(UserWarning, match="cannot write to .*file"),
+        raises(lox.Diverged, "stopped the program", "could not be written to .*file'"),
+    ):
+        f(jnp.ones(10))
+    lox.barrier()
+
+
 def test_save_writes_a_store_and_goes_on(tmp_path):
     path = tmp_path / "box"
     f = jax.jit(jax.vmap(lox.recorder(roots, keep=3, after=1, then="save", path=path)))

@@ -133,11 +133,12 @@ class Report:
         first, others = recordings[0], len(recordings) - 1
         more = f" (and {others} other examples)" if others else ""
         kept = f"the last {self.keep} records up to it and {self.after} more"
-        saved = (
-            "Give `lox.recorder` a `path` to keep what was logged before."
-            if first.path is None
-            else f"See `lox.load({first.path!r})` for {kept}."
-        )
+        if self.path is None:
+            saved = "Give `lox.recorder` a `path` to keep what was logged before."
+        elif first.path is None:
+            saved = f"What was logged before could not be written to {self.path!r}."
+        else:
+            saved = f"See `lox.load({first.path!r})` for {kept}."
         return f"`lox.recorder` stopped the program: {first}{more}. {saved}"
 
 
