@@ -121,8 +121,10 @@ class FindRegion(Look):
     def inspects(self, program: Jaxpr) -> Collection[Var]:
         if self.births is not None:
             return {*floats(program), *self.mask_variables(program)}
-        wanted = self.program_map.checked(program, is_region=self.path == self.region)
-        return wanted | self.mask_variables(program)
+        return self._checked(program) | self.mask_variables(program)
+
+    def _checked(self, program: Jaxpr) -> frozenset[Var]:
+        return self.program_map.checked(program, is_region=self.path == self.region)
 
     def seen(self, program: Jaxpr, eqns: Sequence[JaxprEqn], read: Read) -> State:
         is_bad, found, clock = self.state
@@ -135,7 +137,7 @@ class FindRegion(Look):
                 and self.births.counts(self.program_map, self.path, eqn)
             ]
             return ft.reduce(operator.or_, each, is_bad), found, clock
-        wanted = self.inspects(program) - self.mask_variables(program)
+        wanted = self._checked(program)
         values = [
             (read(var), mask_of(eqn, var))
             for eqn in eqns

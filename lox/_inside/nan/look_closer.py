@@ -137,13 +137,11 @@ class KeepValues(_InOneIteration):
     ) -> "KeepValues":
         state = []
         for _, number in wanted:
-            eqn, masks = (
-                program_map.eqn(number),
-                program_map.masks(program_map.program(number)),
-            )
+            eqn = program_map.eqn(number)
+            masks = program_map.masks(program_map.program(number))
             values = [_zeros(atom) for atom in (*eqn.invars, *eqn.outvars)]
             counts = [
-                jnp.zeros(var.aval.shape, bool) if masked and var in masks else None
+                _zeros(var, bool) if masked and var in masks else None
                 for var in eqn.outvars
             ]
             state.append((values, counts))
@@ -181,7 +179,7 @@ class KeepValues(_InOneIteration):
                 ]
                 masks = [self.mask_of(program, eqn, var, read) for var in eqn.outvars]
                 counts = [
-                    None if old is None else jnp.where(is_now, mask, old)
+                    None if mask is None else jnp.where(is_now, mask, old)
                     for mask, old in zip(masks, counts, strict=True)
                 ]
                 state[i] = values, counts
@@ -192,7 +190,7 @@ class KeepValues(_InOneIteration):
         return states if device is None else jax.tree.map(lambda x: x[device], states)
 
 
-def _zeros(atom: Any) -> Any:
+def _zeros(atom: Any, dtype: Any = None) -> Any:
     """Return zeros like an input or output of an equation, or None if it is no array."""
     aval: Any = atom.aval
     is_known = hasattr(aval, "shape") and not isinstance(atom, Literal)
@@ -200,4 +198,4 @@ def _zeros(atom: Any) -> Any:
         return None
     if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):  # a PRNG key
         return None
-    return jnp.zeros(aval.shape, aval.dtype)
+    return jnp.zeros(aval.shape, dtype or aval.dtype)
