@@ -18,7 +18,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 
 from lox._core import context as _context
 from lox._core.record import (
@@ -32,6 +31,7 @@ from lox._core.record import (
 )
 from lox._core.rules.table import rule_of
 from lox._jax import equations, sharding, tracing
+from lox._jax.extend import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 from lox._rows.ring import write_p
 
 

@@ -22,7 +22,6 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import JaxprEqn
 
 from lox._core.analysis import is_bounded, lets_buffer_through
 from lox._core.handler import Handler
@@ -30,6 +29,7 @@ from lox._core.log import relog
 from lox._core.record import Record, log_effect
 from lox._core.when import Condition, only_when
 from lox._jax import equations
+from lox._jax.extend import JaxprEqn
 from lox._jax.sharding import Division
 from lox._rows.accumulator import Accumulator, Entry, finished, reduced
 from lox._rows.align import check_batch, repeated

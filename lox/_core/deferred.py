@@ -23,11 +23,11 @@ JAX has to evaluate every equation that has a mask as an operand.
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive
 
 from lox._core.rules.table import rule_for, rule_of
 from lox._core.staging import stage_once
 from lox._jax import equations, tracing
+from lox._jax.extend import ClosedJaxpr, JaxprEqn, Literal, Primitive
 from lox._rows.collected import Collected
 
 

@@ -24,7 +24,6 @@ from typing import Any, ClassVar, Protocol, Self
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from lox._core.analysis import holds_writes, may_hold_records
 from lox._core.log import relog
@@ -38,6 +37,7 @@ from lox._core.record import (
     log_effect,
     log_p,
 )
+from lox._jax.extend import Jaxpr, JaxprEqn, Var
 from lox._jax.sharding import Division
 from lox._rows.collected import Collected, Keys, Threaded
 from lox._rows.rows import Branch, Where, static

@@ -32,7 +32,6 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import JaxprEqn, Primitive
 from jax.interpreters import ad, batching, mlir
 
 from lox._core import context
@@ -41,6 +40,7 @@ from lox._core.log import names_in, relog, steps_of
 from lox._core.record import Record, listed, with_batch_axis
 from lox._core.rules.table import rule_for
 from lox._jax import tracing
+from lox._jax.extend import JaxprEqn, Primitive
 from lox._rows.collected import Collected
 from lox._rows.reductions import Reduction, reduction_named
 

@@ -20,11 +20,11 @@ from typing import Any
 import jax
 import numpy as np
 from jax.core import Tracer, eval_jaxpr
-from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from lox._core.record import is_array
 from lox._jax import sharding, tracing
 from lox._jax.equations import close
+from lox._jax.extend import ClosedJaxpr, Jaxpr
 
 Program = ClosedJaxpr | Jaxpr
 

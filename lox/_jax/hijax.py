@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, JaxprEqn, primitives
+
+from lox._jax.extend import ClosedJaxpr, JaxprEqn
 
 
 def program_of(eqn: JaxprEqn) -> ClosedJaxpr:
@@ -60,7 +61,9 @@ def is_checkpoint(prim: Any) -> bool:
 
 def bind_checkpoint(prim: Any, args: Sequence[Any]) -> list:
     """Bind a `checkpoint` of hijax as the primitive that it is without the flag."""
-    return primitives.remat_p.bind(
+    from jax.extend.core.primitives import remat_p
+
+    return remat_p.bind(
         *args,
         jaxpr=prim.jaxpr,
         prevent_cse=prim.prevent_cse,
@@ -78,7 +81,9 @@ class _ByName:
     def __call__(self, primitive: Any, *avals: Any, **params: Any) -> Any:
         prim: Any = params.get("_prim")
         if type(prim).__name__ in ("CheckpointName", "CheckpointNameFwd"):
-            return self._policy(primitives.name_p, *avals, name=prim.name)
+            from jax.extend.core.primitives import name_p
+
+            return self._policy(name_p, *avals, name=prim.name)
         return self._policy(primitive, *avals, **params)
 
     def __eq__(self, other: object) -> bool:

@@ -32,7 +32,6 @@ from jax._src import (
 )
 from jax._src.core import get_axis_env, pvary_p
 from jax.core import AbstractValue, ShapedArray
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
 from jax.interpreters.mlir import LoweringRuleContext
 from jax.sharding import PartitionSpec as P
@@ -40,6 +39,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from lox._jax import patches
 from lox._jax.equations import close
+from lox._jax.extend import ClosedJaxpr, JaxprEqn, Primitive, jaxpr_as_fun
 from lox._jax.tracing import setting, staged_program
 
 Device = Any  # `jax.Device` is made at run time

@@ -44,10 +44,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import ShapedArray
-from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from lox._jax import sharding, tracing
+from lox._jax.extend import Primitive
 from lox._rows.rows import Rows, counted
 
 

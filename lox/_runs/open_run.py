@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
-from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from lox._jax import host_call, sharding
+from lox._jax.extend import Primitive
 from lox._runs.run_options import RunOptions
 from lox._stream.emit import callers_among
 from lox._stream.token import last_token

@@ -27,12 +27,12 @@ from typing import Any
 
 import jax
 from jax.core import ShapedArray
-from jax.extend.core import JaxprEqn, Primitive
 from jax.interpreters import batching, mlir
 
 from lox._core.interpreter import Interpreter
 from lox._core.record import emit_effect
 from lox._core.rules.table import rule_for
+from lox._jax.extend import JaxprEqn, Primitive
 from lox._rows.collected import Collected
 
 

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import jax
-from jax.extend.core import ClosedJaxpr
 
 from lox._core.handler import Handler, Idle
 from lox._core.interpreter import Interpreter
@@ -26,6 +25,7 @@ from lox._core.record import Delivery, Record, bind, emit_effect, emit_p
 from lox._core.rules.table import rules
 from lox._core.staging import stage_once
 from lox._jax import equations, patches
+from lox._jax.extend import ClosedJaxpr
 from lox._rows.collected import Threaded
 from lox._stream.default_print import print_packet
 from lox._stream.token import new_token

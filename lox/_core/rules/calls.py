@@ -15,12 +15,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.extend.core import JaxprEqn
 
 from lox._core.interpreter import Interpreter
 from lox._core.rules.table import rule_for
 from lox._core.staging import Staged, alike, stage
 from lox._jax import equations
+from lox._jax.extend import JaxprEqn
 from lox._rows.collected import Collected, signature
 
 

@@ -37,7 +37,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
-from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from lox._core import context as _context
 from lox._core.analysis import function_of, is_differentiable, keys_in
@@ -48,6 +47,7 @@ from lox._core.rules.loops import collecting
 from lox._core.rules.table import rule_for
 from lox._core.staging import Program, Staged, split, stage, stage_once, trace
 from lox._jax import equations, hijax, patches, sharding, tracing
+from lox._jax.extend import ClosedJaxpr, JaxprEqn
 from lox._rows.align import per_example
 from lox._rows.collected import Collected, Threaded, signature
 from lox._rows.side_by_side import split_entry_key

@@ -21,13 +21,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import JaxprEqn
 
 from lox._core.analysis import records_in
 from lox._core.interpreter import Interpreter
 from lox._core.rules.table import rule_for
 from lox._core.staging import Staged, stage
 from lox._jax import sharding
+from lox._jax.extend import JaxprEqn
 from lox._jax.sharding import Division
 from lox._rows.accumulator import Accumulator, Entry
 from lox._rows.collected import Collected, Keys, Threaded

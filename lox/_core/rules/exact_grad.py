@@ -27,7 +27,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import jaxpr_as_fun
 
 from lox._core import context as _context
 from lox._core.analysis import carried_in
@@ -37,6 +36,7 @@ from lox._core.record import RECORD_EFFECTS, emit_effect, holds_records, listed
 from lox._core.rules.hoisting import has_loose_records
 from lox._core.staging import split
 from lox._jax import equations, patches, tracing
+from lox._jax.extend import jaxpr_as_fun
 
 
 @patches.implements("scan under grad")

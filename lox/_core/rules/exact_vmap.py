@@ -29,7 +29,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun
 
 from lox._core import context as _context
 from lox._core.analysis import holds_writes, may_hold_records, written_from
@@ -39,6 +38,7 @@ from lox._core.record import holds_records
 from lox._core.rules.table import rule_for
 from lox._core.staging import carry_predicate, split, stage, stage_once
 from lox._jax import patches, tracing
+from lox._jax.extend import ClosedJaxpr, JaxprEqn, jaxpr_as_fun
 from lox._rows.collected import Collected
 from lox._rows.loop_carry import choose
 from lox._rows.ring import narrowed_write

@@ -26,8 +26,6 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from jax.extend.core import JaxprEqn
-
 from lox._core import context as _context
 from lox._core.analysis import may_hold_records
 from lox._core.interpreter import Interpreter
@@ -35,6 +33,7 @@ from lox._core.record import holds_records, log_effect
 from lox._core.rules.custom import custom_jvp, custom_vjp
 from lox._core.rules.table import rule_for, rules
 from lox._jax import hijax, patches
+from lox._jax.extend import JaxprEqn
 from lox._rows.collected import Collected
 
 

@@ -29,12 +29,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import JaxprEqn
 
 from lox._core.interpreter import Interpreter
 from lox._core.rules.table import rule_for
 from lox._core.staging import Staged, carry_predicate, split, stage
 from lox._jax import equations, sharding
+from lox._jax.extend import JaxprEqn
 from lox._rows.collected import Collected, Threaded
 from lox._rows.loop_carry import Gathering, State, choose
 from lox._rows.rows import Rows

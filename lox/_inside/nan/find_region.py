@@ -18,13 +18,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from lox._core.log import relog
 from lox._core.record import Delivery, Record
 from lox._inside.nan.lines import is_ignored
 from lox._inside.nan.look import INFINITE, NAN, Look, Read, State, flag, floats, may_be_bad
 from lox._inside.nan.program_map import Path, ProgramMap, is_float
+from lox._jax.extend import Jaxpr, JaxprEqn, Var
 from lox._rows.collected import Collected
 from lox._rows.rows import Where, static
 

@@ -17,11 +17,10 @@ most of them. That value is inside all `vmap`s.
 from collections.abc import Iterator
 from typing import Any
 
-from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
-
 from lox._inside.nan.program_map import CALLS, ELEMENTWISE, Path, ProgramMap
 from lox._jax import equations
 from lox._jax.examples import EXAMPLE
+from lox._jax.extend import Jaxpr, JaxprEqn, Literal, Var
 
 # The most connected values to look at.
 _MOST = 64

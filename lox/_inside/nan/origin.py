@@ -21,13 +21,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
 from lox._core.staging import split
 from lox._inside.nan.births import Flags, Place
 from lox._inside.nan.look import INFINITE, Moment
 from lox._inside.nan.program_map import CALLS, ELEMENTWISE, LOOPS, Path, ProgramMap
 from lox._jax import equations
+from lox._jax.extend import Jaxpr, JaxprEqn, Literal
 
 # The most moments to look at.
 _MOST = 8

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jax.extend.core import JaxprEqn
 
 from lox._inside.nan.lines import Line
 from lox._inside.nan.program_map import ELEMENTWISE
 from lox._jax import equations, tracing
+from lox._jax.extend import JaxprEqn
 
 Index = tuple[int, ...]
 

@@ -21,7 +21,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from lox._core.interpreter import Interpreter
 from lox._inside.nan.births import Flags, Place
@@ -34,6 +33,7 @@ from lox._inside.nan.origin import OriginSearch
 from lox._inside.nan.program_map import Path, ProgramMap, is_float
 from lox._inside.nan.report import Loop, NanReport, find_culprit, is_inexact
 from lox._jax import equations, sharding, tracing
+from lox._jax.extend import ClosedJaxpr, JaxprEqn, Literal
 
 # Takes the arguments of a program. Returns the flags of its outputs, and the final state.
 Run = Callable[..., tuple[int, Any]]

@@ -14,8 +14,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from jax.extend.core import Jaxpr, JaxprEqn
-
 from lox._core import context as _context
 from lox._core.analysis import records_in
 from lox._core.interpreter import Interpreter
@@ -27,6 +25,7 @@ from lox._inside.watching.handler import Watch, WatchInside
 from lox._inside.watching.module_scopes import open_module_scopes
 from lox._inside.watching.options import Options, Statistic
 from lox._inside.watching.places import NOWHERE, Selection, holds_entries, matches, names_in
+from lox._jax.extend import Jaxpr, JaxprEqn
 from lox._rows.types import P, R
 
 
