@@ -16,12 +16,11 @@ compares the difference with the tables; the page "What importing lox changes in
 both of them.
 """
 
-import dataclasses
 import functools as ft
 import os
 import pkgutil
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax._src.api
@@ -31,8 +30,7 @@ from lox._jax.extend import source_info_util
 Version = tuple[int, int, int]
 
 
-@dataclasses.dataclass(frozen=True)
-class Patch:
+class Patch(NamedTuple):
     """A function of JAX that lox wraps.
 
     Attributes:
@@ -295,8 +293,7 @@ PATCHES = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Addition:
+class Addition(NamedTuple):
     """Something that lox adds to a registry of JAX, for itself.
 
     Attributes:

@@ -17,6 +17,7 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
+from lox_host.default_store import DEFAULT
 from lox_host.display.text import clean
 from lox_host.reading.collector import paused_collector
 from lox_host.reading.find import HINT_FOLDERS, find_stores, stores_at, stores_below
@@ -25,8 +26,6 @@ from lox_host.run_key import run_name
 from lox_host.store import Path, Reader, is_store, is_url, open_store
 from lox_host.writer import Run
 
-# The default store.
-DEFAULT = ".lox"
 # The length of the date in the name of a session, to the second.
 SECOND = len("20260131-235959")
 

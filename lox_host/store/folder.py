@@ -14,7 +14,6 @@ import json
 import os
 import pathlib
 import re
-import secrets
 import time
 import warnings
 
@@ -58,7 +57,7 @@ def begin_session(path: Path, mode: str, process: int = 0, job: str = "") -> pat
         process: The number of this process.
         job: Eight hexadecimal digits, the same for all processes that belong together.
     """
-    folder, job = pathlib.Path(os.path.expanduser(path)), job or secrets.token_hex(4)
+    folder, job = pathlib.Path(os.path.expanduser(path)), job or os.urandom(4).hex()
     check_mode(mode)
     if _has_objects(folder):
         raise ValueError(
@@ -304,6 +303,6 @@ def mark(folder: pathlib.Path) -> None:
     if not is_file(folder / LIST):
         os.close(os.open(folder / LIST, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666))
     # Replace the marker atomically: two processes may do this at the same time.
-    new = folder / f"{MARKER}.{secrets.token_hex(4)}"
+    new = folder / f"{MARKER}.{os.urandom(4).hex()}"
     new.write_text(json.dumps({"format": FORMAT}) + "\n")
     os.replace(new, folder / MARKER)
