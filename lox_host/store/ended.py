@@ -33,6 +33,7 @@ from lox_host.writer import Run
 
 # The beginning of a line: its checksum, its number and its kind.
 _LINE = re.compile(rb'([0-9a-f]{8}) \{"n":(\d+),"(\w+)":')
+_RUN_LINE = re.compile(rb'[0-9a-f]{8} \{"n":\d+,"run":')
 # The only kinds of lines that this file handles. Removed runs and lost rows need the whole
 # journal.
 _KINDS = {b"session", b"run", b"environment", b"flush", b"end", b"summary"}
@@ -62,6 +63,13 @@ class EndedSession:
     def keys(self) -> list[str]:
         """All keys, in their order."""
         return list(self.summary["keys"])
+
+    @property
+    def entries_without_runs(self) -> list[Entry]:
+        """The entries of the journal but for those of runs, which may be thousands."""
+        lines = self.data.split(b"\n")
+        others = [line for line in lines if not _RUN_LINE.match(line)]
+        return journal.decode(b"\n".join(others)).entries
 
     @ft.cached_property
     def entries(self) -> list[Entry]:

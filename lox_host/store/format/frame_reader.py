@@ -7,7 +7,7 @@ were needed before. The reader fetches the other segments when it needs them.
 import os
 import pathlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np
 
@@ -30,8 +30,8 @@ class FrameReader:
     Args:
         session: The folder of the session.
         layouts: The layouts by the number of the group.
-        journal: The entries of the journal when the session was opened. If a file is
-            missing and the journal is still the same, the session is damaged. Otherwise,
+        journal: Returns the entries of the journal when the session was opened. If a file
+            is missing and the journal is still the same, the session is damaged. Otherwise,
             or if this is None, it is stale.
         runs: The ids of all runs that the session has had, sorted. Rows with another id
             have lost the line of their run.
@@ -45,7 +45,7 @@ class FrameReader:
         self,
         session: pathlib.Path,
         layouts: Mapping[int, Layout],
-        journal: list[Entry] | None,
+        journal: Callable[[], list[Entry]] | None,
         runs: np.ndarray,
     ):
         self._session, self._layouts, self._journal = session, layouts, journal
@@ -88,8 +88,8 @@ class FrameReader:
         # Read the column of the runs first. If none of them is wanted, stop here.
         ids, is_wanted = self.column(frame, RUN), None
         if ids is not None and low != high:
-            is_wanted = np.isin(ids, runs[first:after])
-            if lost := int((~np.isin(ids, self._runs)).sum()):
+            is_wanted = _are_among(ids, runs[first:after])
+            if lost := int((~_are_among(ids, self._runs)).sum()):
                 self.lost.update(dict.fromkeys(wanted, lost))
             if not is_wanted.any():
                 return None
@@ -139,6 +139,10 @@ class FrameReader:
             return array if is_right else None
         return array
 
+    def knows(self, runs: np.ndarray) -> bool:
+        """Return whether the session has had all of these runs."""
+        return bool(np.isin(runs, self._runs).all())
+
     def warn_of_damage(self) -> None:
         """Warn of the rows that have been left out so far."""
         for key, rows in self.lost.items():
@@ -172,8 +176,19 @@ class FrameReader:
         try:
             if url_of(self._session.parent) is not None:
                 remote().refresh_session(self._session, at_once=True)
-            is_same = read_journal(self._session).entries == self._journal
+            known = None if self._journal is None else self._journal()
+            is_same = read_journal(self._session).entries == known
         except FileNotFoundError:
             is_same = False
         if not is_same:
             raise StaleSession
+
+
+def _are_among(ids: np.ndarray, runs: np.ndarray) -> np.ndarray:
+    """Return for each row whether its run is one of these."""
+    starts = np.flatnonzero(ids[1:] != ids[:-1]) + 1
+    if 4 * len(starts) > len(ids):
+        return np.isin(ids, runs)
+    # Often the rows of a run come one after the other. Then look at the first of them.
+    starts = np.concatenate([[0], starts])
+    return np.repeat(np.isin(ids[starts], runs), np.diff(starts, append=len(ids)))

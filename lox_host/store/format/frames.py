@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lox_host.store.format.arrow_message import record_batch
 from lox_host.store.format.dtypes import dtype_named, from_stored, to_stored
 from lox_host.store.format.journal import DATA_FILE, SEGMENT_FILE
 from lox_host.store.format.layout import Column, Layout, bad_fields, check, is_count
@@ -118,50 +119,52 @@ class Encoder:
     """Turns rows of one layout into parts of an Arrow IPC stream."""
 
     def __init__(self, layout: Layout):
-        import nanoarrow as na
-
-        self._types = [_arrow_types(column) for column in layout.columns]
-        fields = {
-            column.name: types[-1][0]
-            for column, types in zip(layout.columns, self._types, strict=True)
-        }
-        metadata = {"lox": json.dumps(dataclasses.asdict(layout))}
-        self._schema = na.c_schema(na.Schema(na.struct(fields), metadata=metadata))
+        self._layout = layout
+        # The number of arrays in a row of each column, from the outside in: a row of the
+        # shape (2, 3) is 1 list of 2 lists, which hold 6 numbers.
+        self._counts = [_counts(column) for column in layout.columns]
 
     def schema(self) -> bytes:
         """Return the first bytes of a file. Its metadata has the layout, under `lox`."""
-        return self._encode([], write_schema=True)
-
-    def frame(self, columns: Sequence[np.ndarray]) -> tuple[bytes, list[Extent]]:
-        """Return the bytes of a frame, and the extents of its columns in these bytes."""
         import nanoarrow as na
-
-        rows = len(columns[0])
-        buffers = [_to_buffer(column) for column in columns]
-        children = [
-            _arrow_array(types, rows, buffer)
-            for types, buffer in zip(self._types, buffers, strict=True)
-        ]
-        batch = na.c_array_from_buffers(self._schema, rows, [None], children=children)
-        data = self._encode([batch], write_schema=False)
-        # An IPC message is a mark (4 bytes), the length of the header (4 bytes), the header
-        # and a body. The body holds one buffer per column, each padded to 8 bytes.
-        offset, extents = 8 + int.from_bytes(data[4:8], "little"), []
-        for buffer in buffers:
-            extents.append(Extent(offset, buffer.nbytes, zlib.crc32(buffer)))
-            offset += buffer.nbytes + -buffer.nbytes % 8
-        return data, extents
-
-    def _encode(self, batches: Sequence[Any], *, write_schema: bool) -> bytes:
         from nanoarrow.c_array_stream import CArrayStream
         from nanoarrow.ipc import StreamWriter
 
+        fields = {column.name: _arrow_type(column) for column in self._layout.columns}
+        metadata = {"lox": json.dumps(dataclasses.asdict(self._layout))}
+        schema = na.c_schema(na.Schema(na.struct(fields), metadata=metadata))
         out = io.BytesIO()
         writer = StreamWriter.from_writable(out)
-        stream = CArrayStream.from_c_arrays(list(batches), self._schema)
-        writer.write_stream(stream, write_schema=write_schema)
+        writer.write_stream(CArrayStream.from_c_arrays([], schema), write_schema=True)
         writer.release()
         return out.getvalue()
+
+    def frame(
+        self, columns: Sequence[np.ndarray]
+    ) -> tuple[list[bytes | np.ndarray], list[Extent]]:
+        """Return a frame in parts, and the extents of its columns in all of them.
+
+        The large parts are the columns themselves, which are not copied.
+        """
+        rows = len(columns[0])
+        buffers = [_to_buffer(column) for column in columns]
+        nodes: list[tuple[int, int]] = []
+        sizes: list[int] = []
+        for counts, buffer in zip(self._counts, buffers, strict=True):
+            # An array without elements has the type null, which has no buffers.
+            nulls = 0 if buffer.size else rows
+            nodes += [(rows * count, nulls) for count in counts]
+            # Each array has a buffer for nulls, which is empty as there are none.
+            sizes += [0] * len(counts) + [buffer.nbytes] if buffer.size else []
+        header = record_batch(rows, nodes, sizes)
+        parts: list[bytes | np.ndarray] = [header]
+        offset, extents = len(header), []
+        for buffer in buffers:
+            extents.append(Extent(offset, buffer.nbytes, zlib.crc32(buffer)))
+            padding = bytes(-buffer.nbytes % 8)
+            parts += [buffer, padding]
+            offset += buffer.nbytes + len(padding)
+        return parts, extents
 
 
 def read_column(file: int, extent: Extent, column: Column, rows: int) -> np.ndarray | None:
@@ -208,40 +211,38 @@ def _read_bytes(file: int, extent: Extent) -> bytes:
 
 
 def _to_buffer(column: np.ndarray) -> np.ndarray:
+    """Return the bytes of a column as an array."""
     plain = to_stored(column).reshape(-1)
-    return np.packbits(plain, bitorder="little") if plain.dtype == bool else plain
+    if plain.dtype == bool:
+        return np.packbits(plain, bitorder="little")
+    return plain.view(np.uint8)
 
 
-def _arrow_types(column: Column) -> list[tuple[Any, int]]:
-    """Return the types of a column from the inside out, with their number per row.
+def _counts(column: Column) -> list[int]:
+    shape = _stored_row(column).shape
+    if 0 in shape:
+        return [1]
+    return [math.prod(shape[:i]) for i in range(1, len(shape) + 1)]
 
-    For example, rows of the shape (2, 3) are lists of 2 lists of 3 numbers:
-    `[(float, 6), (list of 3, 2), (list of 2, 1)]`.
-    """
+
+def _arrow_type(column: Column) -> Any:
+    """Return the type of a column. Rows of the shape (2, 3) are lists of lists."""
     import nanoarrow as na
 
-    plain = to_stored(np.zeros((1, *column.shape), dtype_named(column.dtype)))
+    plain = _stored_row(column)
     if not plain.size:
-        return [(na.null(), 1)]
+        return na.null()
     name = plain.dtype.name
-    types = [(na.Schema(na.Type[_ARROW_NAMES.get(name, name.upper())]), plain.size)]
-    for i, size in reversed(list(enumerate(plain.shape[1:], 1))):
-        types.append((na.fixed_size_list(types[-1][0], size), math.prod(plain.shape[:i])))
-    return types
+    kind = na.Schema(na.Type[_ARROW_NAMES.get(name, name.upper())])
+    for size in reversed(plain.shape[1:]):
+        kind = na.fixed_size_list(kind, size)
+    return kind
+
+
+def _stored_row(column: Column) -> np.ndarray:
+    """Return one row of a column, as it is stored: an axis of 1, and its shape."""
+    return to_stored(np.zeros((1, *column.shape), dtype_named(column.dtype)))
 
 
 # The dtypes whose names in Arrow differ from those in NumPy.
 _ARROW_NAMES = {"float16": "HALF_FLOAT", "float32": "FLOAT", "float64": "DOUBLE"}
-
-
-def _arrow_array(types: Sequence[tuple[Any, int]], rows: int, buffer: np.ndarray) -> Any:
-    """Return a column as an Arrow array: the values, in a list per axis of a row."""
-    import nanoarrow as na
-
-    (inner, size), *lists = types
-    if not buffer.size:
-        return na.c_array_from_buffers(inner, rows, [])
-    array = na.c_array_from_buffers(inner, rows * size, [None, buffer])
-    for kind, size in lists:
-        array = na.c_array_from_buffers(kind, rows * size, [None], children=[array])
-    return array

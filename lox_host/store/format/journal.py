@@ -31,6 +31,8 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from lox_host.store.address import shown
 from lox_host.store.format.files import file_size, read_file
 
@@ -111,14 +113,17 @@ def decode(data: bytes, first: int = 0) -> Journal:
     return Journal(entries, tuple(problems), after, len(data) - len(rest))
 
 
-def append(file: int, data: bytes) -> None:
-    """Append all of the data, or leave the file as it was."""
-    rest = memoryview(data)
+def append(file: int, *parts: bytes | np.ndarray) -> None:
+    """Append all parts, which are bytes, or leave the file as it was."""
+    written = 0
     try:
-        while rest:
-            rest = rest[os.write(file, rest) :]
+        for part in parts:
+            rest = memoryview(part)
+            while rest:
+                count = os.write(file, rest)
+                rest, written = rest[count:], written + count
     except BaseException:
-        os.ftruncate(file, os.fstat(file).st_size - (len(data) - len(rest)))
+        os.ftruncate(file, os.fstat(file).st_size - written)
         raise
 
 
