@@ -44,7 +44,7 @@ from lox_host.store.doctor import (
     repair as repair,
 )
 from lox_host.store.folder import (
-    FORMAT as FORMAT,
+    OBJECTS_FORMAT as OBJECTS_FORMAT,
     begin_session as begin_session,
     check_mode as check_mode,
     find_stores as find_stores,

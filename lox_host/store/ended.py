@@ -96,8 +96,7 @@ def read_ended(data: bytes, sizes: Mapping[str, int]) -> EndedSession | None:
 
 def _read(lines: list[bytes], data: bytes, sizes: Mapping[str, int]) -> EndedSession:
     name, end, summary = "", None, {}
-    runs: dict[int, Run] = {}
-    saved_keys: dict[int, list[str]] = {}
+    run_lines: list[bytes] = []
     for number, line in enumerate(lines):
         head = _LINE.match(line)
         check(head)
@@ -107,16 +106,22 @@ def _read(lines: list[bytes], data: bytes, sizes: Mapping[str, int]) -> EndedSes
         # Skip the frames. They are most of the journal, and not needed here.
         if kind in (b"flush", b"environment"):
             continue
+        if kind == b"run":
+            run_lines.append(line[9:])
+            continue
         value = json.loads(line[9:].decode())[kind.decode()]
         if kind == b"session":
             name, _ = read_session_line(value)
-        elif kind == b"run":
-            run, keys = read_run(value)
-            runs[run.id], saved_keys[run.id] = run, keys
         elif kind == b"end":
             end = read_time(value)
         else:
             summary = value
+    runs: dict[int, Run] = {}
+    saved_keys: dict[int, list[str]] = {}
+    # All runs at once: there may be thousands, and each call takes its time.
+    for entry in json.loads(b"[%s]" % b",".join(run_lines)):
+        run, keys = read_run(entry["run"])
+        runs[run.id], saved_keys[run.id] = run, keys
     with bad_fields():
         check(name and end is not None and summary["runs"] == list(runs))
         files = summary["files"].items()

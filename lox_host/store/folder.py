@@ -22,7 +22,9 @@ from lox_host.store.format import journal
 from lox_host.store.format.files import file_size, is_file, read_file
 from lox_host.store.format.lock import is_locked
 
-MARKER, LIST, FORMAT = "lox.json", "sessions", 2
+MARKER, LIST, FORMAT = "lox.json", "sessions", 3
+# The format of stores on object storage, whose rows are in Parquet.
+OBJECTS_FORMAT = 2
 _SESSION = re.compile(r"\d{8}-\d{6}-\d{9}-\d+-[0-9a-f]{8}")
 _DATE = "%Y%m%d-%H%M%S"
 _FILE = re.compile(r"journal(\.new)?|\d{4,}\.arrows(\.new)?|uploads|\d{6,}.*\.parquet")

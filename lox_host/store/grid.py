@@ -105,7 +105,7 @@ def _read_group(
 ) -> dict[str, KeyRows] | None:
     ids, rows = _column(files, frames, RUN), _column(files, frames, ROW)
     grid = None if ids is None else Grid.of(ids)
-    if grid is None or rows is None or not (rows[1:] > rows[:-1]).all():
+    if grid is None or rows is None or not _are_increasing(rows, frames):
         return None
     place_of = {run: place for place, run in enumerate(grid.runs.tolist())}
     if not all(run in place_of for run in runs) or not files.knows(grid.runs):
@@ -131,6 +131,15 @@ def _read_group(
             time=np.broadcast_to(np.nan, arrays[ROW].shape),
         )
     return found
+
+
+def _are_increasing(rows: np.ndarray, frames: Sequence[Frame]) -> bool:
+    """Return whether the numbers of rows grow. If they have a pattern, that says so."""
+    if len(frames) == 1 and not frames[0].is_segment:
+        pattern = frames[0].columns[ROW].pattern
+        if pattern is not None and pattern.is_increasing:
+            return True
+    return bool((rows[1:] > rows[:-1]).all())
 
 
 def _column(files: FrameReader, frames: Sequence[Frame], number: int) -> np.ndarray | None:

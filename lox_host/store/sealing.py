@@ -217,7 +217,7 @@ def _flush(
     gap = sum(flush["gap"]["rows"] for flush in flushes if "gap" in flush)
     name = segment_name(number)
     fields = [
-        Frame.joined(own, name, place)._asdict()
+        Frame.joined(own, name, place).to_json()
         for place, own in enumerate(frames.values())
     ]
     layouts = [layout for flush in flushes for layout in flush["layouts"]]

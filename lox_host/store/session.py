@@ -173,7 +173,7 @@ class Session:
             for group in groups:
                 if group.waiting:
                     frames.append(self._write(group))
-            fields = [frame._asdict() for frame in frames]
+            fields = [frame.to_json() for frame in frames]
             self._note({"flush": {**gap, "layouts": layouts, "frames": fields}})
         except BaseException:
             self._has_failed = True

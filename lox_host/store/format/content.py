@@ -159,14 +159,14 @@ def read_run(fields: Any) -> tuple[Run, list[str]]:
         if "launch" not in known:
             # Earlier versions called the launch `group`, and had no groups.
             known["launch"] = known.pop("group")
-        lists = {"key": tuple(fields["key"]), "tags": tuple(fields.get("tags", ()))}
-        run = Run(**(known | lists))
+        known["key"], known["tags"] = tuple(fields["key"]), tuple(fields.get("tags", ()))
+        run = Run(**known)
         keys = fields.get("keys", [])
-        texts = (run.name, run.launch, run.job, run.group, *run.tags, *keys)
-        check(all(isinstance(text, str) for text in texts))
+        texts = run.name, run.launch, run.job, run.group, *run.tags, *keys
+        check({*map(type, texts)} == {str} and {*map(type, run.key)} <= {int})
         check(type(run.id) is int and 0 <= run.id < 2**31 and is_count(run.process))
         check(is_count(run.index) and type(run.resumed) is bool)
-        check(all(type(word) is int for word in run.key) and isinstance(run.config, dict))
+        check(type(run.config) is dict)
         read_time(run.start)
     return run, list(keys)
 

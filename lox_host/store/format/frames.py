@@ -6,7 +6,8 @@
                       |------|  an extent: offset, size and checksum of one column
 
 The journal has the extents of each frame. So a reader can go straight to a column, read it
-with one call, and verify its checksum.
+with one call, and verify its checksum. If a column follows a pattern, such as the numbers
+of the rows, the journal has the pattern, and the column is compressed for other programs.
 """
 
 import dataclasses
@@ -14,6 +15,7 @@ import io
 import json
 import math
 import os
+import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,14 +26,29 @@ from lox_host.store.format.arrow_message import record_batch
 from lox_host.store.format.dtypes import dtype_named, from_stored, to_stored
 from lox_host.store.format.journal import DATA_FILE, SEGMENT_FILE
 from lox_host.store.format.layout import Column, Layout, bad_fields, check, is_count
+from lox_host.store.format.lz4 import compress
+from lox_host.store.format.pattern import Pattern
+
+# Columns of fewer rows are stored as they are, without looking for a pattern.
+FEW = 512
 
 
 class Extent(NamedTuple):
-    """The place of a column in its file, and the checksum of its bytes."""
+    """The place of a column in its file, the checksum of its bytes, and its pattern.
+
+    The bytes of a column with a pattern are compressed. Readers use the pattern.
+    """
 
     offset: int
     size: int
     checksum: int
+    pattern: Pattern | None = None
+
+    @classmethod
+    def of(cls, offset: int, size: int, checksum: int, pattern: Any = None) -> "Extent":
+        """Return the extent that a line of the journal describes."""
+        known = None if pattern is None else Pattern.from_json(pattern)
+        return cls(offset, size, checksum, known)
 
 
 class Frame(NamedTuple):
@@ -76,7 +93,7 @@ class Frame(NamedTuple):
             frame = cls(
                 *(fields[name] for name in ("group", "file", "start", "end", "rows")),
                 runs=(low, high),
-                columns=tuple([Extent(*column) for column in fields["columns"]]),
+                columns=tuple([Extent.of(*column) for column in fields["columns"]]),
                 nonfinite=None if nonfinite is None else tuple(nonfinite),
             )
             frame._check(layouts[frame.group])
@@ -97,10 +114,16 @@ class Frame(NamedTuple):
             nonfinite=tuple(sorted({i for f in frames for i in f.nonfinite or ()})),
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields for a line of the journal."""
+        columns = [x[:3] if x.pattern is None else x for x in self.columns]
+        return {**self._asdict(), "columns": columns}
+
     def _check(self, layout: Layout) -> None:
         """Raise unless each column has the size of `rows` rows and lies in the frame.
 
-        So a reader never reads or allocates more than the size of the file.
+        So a reader never reads more than the size of the file. It allocates at most 255
+        times as much, as LZ4 cannot compress more than that.
         """
         check(DATA_FILE.fullmatch(self.file) or self.is_segment)
         check(is_count(self.start) and is_count(self.end) and is_count(self.rows))
@@ -109,9 +132,15 @@ class Frame(NamedTuple):
         if self.is_segment:  # Parquet has its own extents and checksums
             check(self.end == self.start + 1 and not self.columns)
             return
-        for extent, bits in zip(self.columns, layout.bits, strict=True):
+        columns = zip(self.columns, layout.bits, layout.columns, strict=True)
+        for extent, bits, column in columns:
             check(is_count(extent.offset) and is_count(extent.size))
-            check(extent.size == -(-self.rows * bits // 8))
+            if extent.pattern is None:
+                check(extent.size == -(-self.rows * bits // 8))
+            else:
+                check(may_have_pattern(dtype_named(column.dtype), column.shape))
+                check(extent.pattern.rows == self.rows)
+                check(self.rows * bits // 8 <= 255 * extent.size)
             check(self.start <= extent.offset and extent.offset + extent.size <= self.end)
 
 
@@ -147,24 +176,66 @@ class Encoder:
         The large parts are the columns themselves, which are not copied.
         """
         rows = len(columns[0])
-        buffers = [_to_buffer(column) for column in columns]
+        buffers = [_Buffer.of(column) for column in columns]
+        is_compressed = any(buffer.pattern is not None for buffer in buffers)
         nodes: list[tuple[int, int]] = []
         sizes: list[int] = []
         for counts, buffer in zip(self._counts, buffers, strict=True):
             # An array without elements has the type null, which has no buffers.
-            nulls = 0 if buffer.size else rows
-            nodes += [(rows * count, nulls) for count in counts]
+            is_null = not buffer.size
+            nodes += [(rows * count, rows if is_null else 0) for count in counts]
             # Each array has a buffer for nulls, which is empty as there are none.
-            sizes += [0] * len(counts) + [buffer.nbytes] if buffer.size else []
-        header = record_batch(rows, nodes, sizes)
+            sizes += (
+                [] if is_null else [0] * len(counts) + [buffer.size + 8 * is_compressed]
+            )
+        header = record_batch(rows, nodes, sizes, is_compressed=is_compressed)
         parts: list[bytes | np.ndarray] = [header]
         offset, extents = len(header), []
         for buffer in buffers:
-            extents.append(Extent(offset, buffer.nbytes, zlib.crc32(buffer)))
-            padding = bytes(-buffer.nbytes % 8)
-            parts += [buffer, padding]
-            offset += buffer.nbytes + len(padding)
+            prefix = buffer.prefix if is_compressed and buffer.size else b""
+            padding = bytes(-buffer.size % 8)
+            checksum = zlib.crc32(buffer.data)
+            place = offset + len(prefix)
+            extents.append(Extent(place, buffer.size, checksum, buffer.pattern))
+            parts += [prefix, buffer.data, padding]
+            offset = place + buffer.size + len(padding)
         return parts, extents
+
+
+class _Buffer(NamedTuple):
+    """The bytes of a column, which may be compressed.
+
+    Attributes:
+        data: The bytes.
+        pattern: The pattern of the column, if it is compressed.
+        prefix: What is in front of it in a frame with compressed columns.
+    """
+
+    data: np.ndarray
+    pattern: Pattern | None = None
+    prefix: bytes = b"\xff" * 8
+
+    @property
+    def size(self) -> int:
+        return self.data.nbytes
+
+    @classmethod
+    def of(cls, column: np.ndarray) -> "_Buffer":
+        plain = to_stored(column)
+        if plain.dtype == bool:
+            return cls(np.packbits(plain.reshape(-1), bitorder="little"))
+        if len(plain) >= FEW and may_have_pattern(column.dtype, column.shape[1:]):
+            pattern = Pattern.of(plain)
+            packed = None if pattern is None else compress(plain, pattern)
+            if packed is not None and len(packed) < plain.nbytes:
+                prefix = struct.pack("<q", plain.nbytes)
+                return cls(np.frombuffer(packed, np.uint8), pattern, prefix)
+        return cls(plain.reshape(-1).view(np.uint8))
+
+
+def may_have_pattern(dtype: np.dtype, shape: tuple[int, ...]) -> bool:
+    """Return whether rows of this dtype and shape may have a pattern: plain numbers."""
+    return shape == () and dtype.isbuiltin == 1 and dtype.kind in "iuf"
 
 
 def read_column(file: int, extent: Extent, column: Column, rows: int) -> np.ndarray | None:
@@ -172,6 +243,8 @@ def read_column(file: int, extent: Extent, column: Column, rows: int) -> np.ndar
     # The file may have been cut short. Do not allocate memory for missing bytes.
     if extent.offset + extent.size > os.fstat(file).st_size:
         return None
+    if extent.pattern is not None:
+        return extent.pattern.column(dtype_named(column.dtype))
     data = _read_bytes(file, extent)
     if len(data) != extent.size or zlib.crc32(data) != extent.checksum:
         return None
@@ -208,14 +281,6 @@ def _read_bytes(file: int, extent: Extent) -> bytes:
         os.pread(file, min(extent.size - start, most), extent.offset + start)
         for start in starts
     )
-
-
-def _to_buffer(column: np.ndarray) -> np.ndarray:
-    """Return the bytes of a column as an array."""
-    plain = to_stored(column).reshape(-1)
-    if plain.dtype == bool:
-        return np.packbits(plain, bitorder="little")
-    return plain.view(np.uint8)
 
 
 def _counts(column: Column) -> list[int]:
