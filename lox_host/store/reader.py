@@ -435,6 +435,7 @@ class Reader:
     def lost_rows(self) -> Counter[str]:
         """Read everything, and return how many rows are damaged, by key."""
         with self.frame_reader() as frames:
+            frames.is_thorough = True
             for frame in it.chain.from_iterable(self.frames.values()):
                 frames.read(frame, self._ids, None)
             return frames.lost

@@ -14,7 +14,7 @@ import numpy as np
 from lox_host.rows import Block
 from lox_host.store.address import remote, url_of
 from lox_host.store.format.files import is_file, open_file
-from lox_host.store.format.frames import Frame, read_column
+from lox_host.store.format.frames import Frame, is_whole, read_column
 from lox_host.store.format.journal import SEGMENT_FILE, Entry, read_journal, warn_left_out
 from lox_host.store.format.layout import RUN, Layout
 from lox_host.store.format.parquet import SegmentFile
@@ -39,6 +39,8 @@ class FrameReader:
     Attributes:
         lost: How many rows could not be read so far, by key.
         is_strict: Whether to raise an `OSError` for damaged data.
+        is_thorough: Whether to look even at bytes that only other programs read: those of
+            columns with a pattern.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class FrameReader:
         self._name, self._file = "", -1
         self._segment: SegmentFile | None = None
         self.lost = Counter[str]()
-        self.is_strict = False
+        self.is_strict = self.is_thorough = False
 
     def __enter__(self) -> "FrameReader":
         return self
@@ -132,6 +134,8 @@ class FrameReader:
                 return None
         else:
             column, extent = layout.columns[number], frame.columns[number]
+            if self.is_thorough and not is_whole(self._file, extent):
+                return None
             array = read_column(self._file, extent, column, frame.rows)
         if number == RUN and array is not None and len(array):
             # Readers skip frames by the run ids in the journal, so these must be right.

@@ -259,6 +259,12 @@ def read_column(file: int, extent: Extent, column: Column, rows: int) -> np.ndar
     return from_stored(array.reshape(shape), dtype)
 
 
+def is_whole(file: int, extent: Extent) -> bool:
+    """Return whether the bytes of a column are what was written."""
+    data = _read_bytes(file, extent)
+    return len(data) == extent.size and zlib.crc32(data) == extent.checksum
+
+
 def nonfinite_columns(columns: Sequence[np.ndarray]) -> tuple[int, ...]:
     """Return the numbers of the columns that hold NaN or infinities."""
     may_be = ((i, x) for i, x in enumerate(columns) if x.dtype.kind not in "biu")

@@ -118,7 +118,7 @@ def _count_up_block(numbers: np.ndarray) -> bytes:
     groups[:, 1:5] = data[start : start + 256 * count : 256, :4]
     # The numbers before the first group are literals in its first sequence.
     front = data[: start + 1].tobytes()[:-4]
-    first = bytes([0xF0]) + _more(len(front)) + front
+    first = _literals(front)
     rest = data[start + 256 * count :].tobytes()
     return first + groups.tobytes()[5:] + _literals(rest)
 
