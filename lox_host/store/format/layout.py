@@ -236,7 +236,8 @@ def flatten(block: Block) -> tuple[Hashable, list[np.ndarray]]:
     """
     # The key has names, dtypes and shapes in the order of the columns. It also has the
     # lengths of containers. Without these, `[a, [b]]` would be the same as `[a, b]`.
-    arrays, kinds = [block.runs, block.time], [*block.forms.values()]
+    arrays = [block.runs, block.time]
+    kinds: list[Hashable] = [*block.forms.values()]
     for tree in (block.steps, block.values, block.valid, block.masks):
         kinds.append(len(tree))
         for name, node in tree.items():
@@ -244,7 +245,9 @@ def flatten(block: Block) -> tuple[Hashable, list[np.ndarray]]:
     return tuple(kinds), arrays
 
 
-def _flatten(name: object, node: Tree, kinds: list, arrays: list[np.ndarray]) -> None:
+def _flatten(
+    name: Hashable, node: Tree, kinds: list[Hashable], arrays: list[np.ndarray]
+) -> None:
     """Add a node to the key and to the columns of `flatten`, and then its children."""
     if isinstance(node, np.ndarray):
         arrays.append(node)
