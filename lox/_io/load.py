@@ -36,6 +36,7 @@ from lox_host.run_key import Key, run_key
 from lox_host.store import (
     KeyRows,
     Path,
+    StackedRows,
     StoredRun,
     retry_if_stale,
 )
@@ -227,7 +228,7 @@ def _of_session(
     )
 
 
-def _rows(key_rows: KeyRows, *, runs: int = 0) -> Rows:
+def _rows(key_rows: KeyRows | StackedRows, *, runs: int = 0) -> Rows:
     """Return the rows as they were logged: the axis of time in its place, or none.
 
     Args:
@@ -235,7 +236,7 @@ def _rows(key_rows: KeyRows, *, runs: int = 0) -> Rows:
         runs: How many axes of runs their arrays have in front.
     """
     form = key_rows.form
-    time = form.time or key_rows.order.shape[runs] != 1
+    time = form.time or len(key_rows) != 1
     leaf = next(array for _, array in leaves(key_rows.value))
     # Leaves are numbered in order, to find those that were typed PRNG keys.
     impls = dict(form.keys)

@@ -10,7 +10,7 @@ from lox_host.reading.names import list_names
 from lox_host.reading.select import SelectedRun, by_session
 from lox_host.rows import FlatRows
 from lox_host.run_config import flat_config
-from lox_host.store import KeyRows, pad, read_key_rows, read_stacked
+from lox_host.store import KeyRows, StackedRows, pad, read_key_rows, read_stacked
 from lox_host.table import RunLabels, plain
 from lox_host.tree import map_arrays
 
@@ -43,7 +43,7 @@ def load_key_rows(
 
 def load_stacked(
     runs: Sequence[SelectedRun], keys: Sequence[str] | None
-) -> dict[str, KeyRows] | None:
+) -> dict[str, StackedRows] | None:
     """Return the rows of several runs by key, with an axis of runs in front.
 
     Return None if they do not form a grid, as they do if all of them are of one `vmap`.

@@ -81,7 +81,7 @@ from lox_host.store.format.parquet import (
     pyarrow as pyarrow,
     read_lines as read_lines,
 )
-from lox_host.store.grid import read_stacked as read_stacked
+from lox_host.store.grid import StackedRows as StackedRows, read_stacked as read_stacked
 from lox_host.store.key_rows import (
     KeyRows as KeyRows,
     pad as pad,

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lox_host.store.format import journal
-from lox_host.store.format.content import read_run, read_session_line, read_time
+from lox_host.store.format.content import read_session_line, read_time, run_of
 from lox_host.store.format.journal import Entry
 from lox_host.store.format.layout import bad_fields, check, is_count
 from lox_host.writer import Run
@@ -118,11 +118,13 @@ def _read(lines: list[bytes], data: bytes, sizes: Mapping[str, int]) -> EndedSes
             summary = value
     runs: dict[int, Run] = {}
     saved_keys: dict[int, list[str]] = {}
-    # All runs at once: there may be thousands, and each call takes its time.
-    for entry in json.loads(b"[%s]" % b",".join(run_lines)):
-        run, keys = read_run(entry["run"])
-        runs[run.id], saved_keys[run.id] = run, keys
     with bad_fields():
+        # All runs at once: there may be thousands, and each call takes its time.
+        entries = json.loads(b"[%s]" % b",".join(run_lines))
+        check(len(entries) == len(run_lines))
+        for entry in entries:
+            run, keys = run_of(entry["run"])
+            runs[run.id], saved_keys[run.id] = run, keys
         check(name and end is not None and summary["runs"] == list(runs))
         files = summary["files"].items()
         check(all(is_count(size) and sizes.get(file) == size for file, size in files))

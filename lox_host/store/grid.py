@@ -11,16 +11,18 @@ A grid is turned into arrays (runs, rows, ...) with a reshape, where `read_key_r
 an object for each run. Whatever is not a grid, or is damaged, is left to `read_key_rows`.
 """
 
+import dataclasses
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from lox_host.rows import Form
 from lox_host.store.format.frame_reader import FrameReader
 from lox_host.store.format.frames import Frame
 from lox_host.store.format.layout import ROW, RUN, Layout, fill_tree
-from lox_host.store.key_rows import KeyRows
 from lox_host.store.reader import Reader
+from lox_host.tree import Tree
 
 
 class Grid(NamedTuple):
@@ -64,10 +66,34 @@ class Grid(NamedTuple):
         return by_run.reshape(len(places), -1, *inner)
 
 
+@dataclasses.dataclass(frozen=True)
+class StackedRows:
+    """Rows of one key of several runs. The arrays have an axis of runs, and one of rows.
+
+    Attributes:
+        steps: The steps by name.
+        masks: Which rows or examples have a step, by its name, if some do not have it.
+        valid: Which examples logged. None: all of them.
+        value: The value, a tree of arrays.
+        form: Facts about the key that its arrays do not show.
+        rows: The number of rows of each run.
+    """
+
+    steps: dict[str, np.ndarray]
+    masks: dict[str, np.ndarray]
+    valid: np.ndarray | None
+    value: Tree
+    form: Form
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+
 def read_stacked(
     reader: Reader, runs: Sequence[int], keys: Collection[str] | None = None
-) -> dict[str, KeyRows] | None:
-    """Return the rows of several runs by key, with an axis of runs in front.
+) -> dict[str, StackedRows] | None:
+    """Return the rows of several runs by key.
 
     Return None if the rows of one of the keys are not a grid with all of these runs.
 
@@ -79,7 +105,7 @@ def read_stacked(
     if reader.history is not None:
         return None
     wanted = reader.keys if keys is None else [key for key in keys if key in reader.keys]
-    stacked: dict[str, KeyRows] = {}
+    stacked: dict[str, StackedRows] = {}
     with reader.frame_reader() as files:
         for group, layout in reader.layouts.items():
             own = [key for key in layout.keys if key in wanted]
@@ -102,16 +128,16 @@ def _read_group(
     frames: Sequence[Frame],
     keys: Sequence[str],
     runs: Sequence[int],
-) -> dict[str, KeyRows] | None:
-    ids, rows = _column(files, frames, RUN), _column(files, frames, ROW)
+) -> dict[str, StackedRows] | None:
+    ids = _column(files, frames, RUN)
     grid = None if ids is None else Grid.of(ids)
-    if grid is None or rows is None or not _are_increasing(rows, frames):
+    if grid is None or not _are_in_order(files, frames):
         return None
     place_of = {run: place for place, run in enumerate(grid.runs.tolist())}
     if not all(run in place_of for run in runs) or not files.knows(grid.runs):
         return None
     places = np.array([place_of[run] for run in runs])
-    arrays = {ROW: grid.arrange(rows, places)}
+    arrays: dict[int, np.ndarray] = {}
     numbers = {*layout.shared, *(i for key in keys for i in layout.keys[key].columns)}
     for number in numbers - {RUN, ROW}:
         column = _column(files, frames, number)
@@ -121,25 +147,25 @@ def _read_group(
     found = {}
     for name in keys:
         key = layout.keys[name]
-        found[name] = KeyRows(
-            order=arrays[ROW],
+        found[name] = StackedRows(
             steps={step: arrays[i] for step, i in layout.steps.items()},
             masks={step: arrays[i] for step, i in layout.masks.items()},
             valid=None if key.valid is None else arrays[key.valid],
             value=fill_tree(key.tree, arrays.__getitem__),
             form=key.form,
-            time=np.broadcast_to(np.nan, arrays[ROW].shape),
+            rows=grid.times * grid.length,
         )
     return found
 
 
-def _are_increasing(rows: np.ndarray, frames: Sequence[Frame]) -> bool:
+def _are_in_order(files: FrameReader, frames: Sequence[Frame]) -> bool:
     """Return whether the numbers of rows grow. If they have a pattern, that says so."""
     if len(frames) == 1 and not frames[0].is_segment:
         pattern = frames[0].columns[ROW].pattern
         if pattern is not None and pattern.is_increasing:
             return True
-    return bool((rows[1:] > rows[:-1]).all())
+    rows = _column(files, frames, ROW)
+    return rows is not None and bool((rows[1:] > rows[:-1]).all())
 
 
 def _column(files: FrameReader, frames: Sequence[Frame], number: int) -> np.ndarray | None:

@@ -155,18 +155,29 @@ _RUN_FIELDS = frozenset(field.name for field in dataclasses.fields(Run))
 def read_run(fields: Any) -> tuple[Run, list[str]]:
     """Return a run and its keys. Lines of earlier versions lack some fields."""
     with bad_fields():
-        known = {name: value for name, value in fields.items() if name in _RUN_FIELDS}
-        if "launch" not in known:
-            # Earlier versions called the launch `group`, and had no groups.
-            known["launch"] = known.pop("group")
-        known["key"], known["tags"] = tuple(fields["key"]), tuple(fields.get("tags", ()))
-        run = Run(**known)
-        keys = fields.get("keys", [])
-        texts = run.name, run.launch, run.job, run.group, *run.tags, *keys
-        check({*map(type, texts)} == {str} and {*map(type, run.key)} <= {int})
-        check(type(run.id) is int and 0 <= run.id < 2**31 and is_count(run.process))
-        check(is_count(run.index) and type(run.resumed) is bool)
-        check(type(run.config) is dict)
+        return run_of(fields)
+
+
+def run_of(fields: Any) -> tuple[Run, list[str]]:
+    """Return the same, but raise any error if the fields are malformed."""
+    known = {name: value for name, value in fields.items() if name in _RUN_FIELDS}
+    if "launch" not in known:
+        # Earlier versions called the launch `group`, and had no groups.
+        known["launch"] = known.pop("group")
+    known["key"], known["tags"] = tuple(fields["key"]), tuple(fields.get("tags", ()))
+    run, keys = Run(**known), fields.get("keys", [])
+    texts = run.name, run.launch, run.job, run.group, *run.tags, *keys
+    check(
+        {*map(type, texts)} == {str}
+        and {*map(type, run.key)} <= {int}
+        and {*map(type, (run.id, run.process, run.index))} == {int}
+        and 0 <= run.id < 2**31
+        and run.process >= 0 <= run.index
+        and type(run.resumed) is bool
+        and type(run.config) is dict
+    )
+    # Most times are in this century, and need no closer look.
+    if type(run.start) is not float or not 0 <= run.start < 2**32:
         read_time(run.start)
     return run, list(keys)
 
