@@ -36,6 +36,7 @@ from lox._runs.key_words import key_words
 from lox._runs.logger_callbacks import FinishRuns, WriteRows
 from lox._runs.open_run import open_run
 from lox._runs.run_options import run_options
+from lox._stream.callbacks import wait_for_packets
 from lox._stream.emit import emit
 from lox._stream.packet import Packet
 from lox._stream.tap import tapped
@@ -234,6 +235,9 @@ class BaseLogger:
 
         @ft.wraps(fun)
         def logged(*args, **kwargs):
+            if tracing.is_eager():
+                # The records of earlier calls may have come after these had returned.
+                self._host.check()
             try:
                 out = call(*args, **kwargs)
             except Exception:
@@ -310,7 +314,7 @@ class BaseLogger:
     def _finish_ending(self) -> None:
         """Outside of programs, wait for programs that are to end runs, and end the runs."""
         if self._ends_later and tracing.staged_program() is None:
-            jax.effects_barrier()
+            wait_for_packets()
             self._host.finish_ending()
 
     def _check(self, state: LoggerState) -> None:
@@ -392,7 +396,7 @@ def _after_programs():
     """Wait for what programs have yet to send, before something is done on the host."""
     try:
         if tracing.staged_program() is None:
-            jax.effects_barrier()
+            wait_for_packets()
     finally:
         yield
 
