@@ -34,8 +34,8 @@ from lox_host.store import (
     retry_if_stale,
     to_stored,
 )
-from lox_host.table import Cells, in_polars, plain
 from lox_host.tree import leaves
+from lox_host.wide_table import Cells, in_polars, plain
 
 if TYPE_CHECKING:
     import polars

@@ -32,7 +32,7 @@ from lox_host.guarded_writer import GuardedWriter
 from lox_host.interrupts import Interrupt
 from lox_host.rows import Batch, Block, merge_blocks
 from lox_host.run_registry import RunRegistry
-from lox_host.worker import Worker, current_worker
+from lox_host.worker_thread import Worker, current_worker
 from lox_host.writer import Run
 
 # With this many rows or bytes, the buffer is written before it is time.

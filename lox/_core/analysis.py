@@ -30,7 +30,7 @@ from lox._core.record import (
     log_effect,
     log_p,
 )
-from lox._core.rules.table import rule_of
+from lox._core.rules.registry import rule_of
 from lox._jax import equations, sharding, tracing
 from lox._rows.ring import write_p
 

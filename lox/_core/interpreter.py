@@ -36,10 +36,10 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from lox._core import context as _context
 from lox._core.analysis import donates, last_uses, unsupported, variables
-from lox._core.deferred import can_defer, defer
+from lox._core.deferred_rules import can_defer, defer
 from lox._core.handler import Drop, Handler, Stop
 from lox._core.record import emit_p, log_p
-from lox._core.rules.table import rule_of
+from lox._core.rules.registry import rule_of
 from lox._core.staging import Program, Staged, Traced, stage_once, trace
 from lox._jax import equations, sharding, tracing
 from lox._rows.collected import Collected, Threaded

@@ -39,7 +39,7 @@ from lox._core import context
 from lox._core.analysis import LOG_GRAD
 from lox._core.log import names_in, relog, steps_of
 from lox._core.record import Record, listed, with_batch_axis
-from lox._core.rules.table import rule_for
+from lox._core.rules.registry import rule_for
 from lox._jax import tracing
 from lox._rows.collected import Collected
 from lox._rows.reductions import Reduction, reduction_named

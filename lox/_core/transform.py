@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from lox._core.in_place import calls_in_place
+from lox._core.flax_nnx import calls_in_place
 from lox._jax import equations
 
 

@@ -10,7 +10,7 @@ from lox._stream.callbacks import callback_thread
 from lox_host.host_logger import flush_writers
 from lox_host.reading import find_stores
 from lox_host.store import Path, absolute
-from lox_host.worker import current_worker
+from lox_host.worker_thread import current_worker
 from lox_host.writer import Writer
 from lox_host.writers.save import StoreWriter
 

@@ -23,20 +23,20 @@ import jax
 import numpy as np
 from jax import export
 
+from lox._jax.types import AnyArray, PyTree
+from lox._logdict.data_frames import to_pandas, to_polars
 from lox._logdict.html import repr_html
 from lox._logdict.numpy import to_numpy
 from lox._logdict.plot import plot
 from lox._logdict.serialize import deserialize, serialize
 from lox._logdict.sharing import share, unshare
 from lox._logdict.slicing import Slice, compact, join
-from lox._logdict.table import to_pandas, to_polars
 from lox._logdict.xarray import to_xarray
 from lox._rows.reduce_rows import reduce_rows
 from lox._rows.reductions import Reduction
 from lox._rows.rows import Rows
-from lox._rows.types import AnyArray, PyTree
 from lox_host.display.values import short
-from lox_host.table import RunLabels
+from lox_host.wide_table import RunLabels
 
 
 class Steps(dict[str, AnyArray]):

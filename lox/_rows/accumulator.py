@@ -32,10 +32,11 @@ import jax
 import jax.numpy as jnp
 
 from lox._jax import sharding
+from lox._jax.types import AnyArray, PyTree
 from lox._rows.histogram import check_value
 from lox._rows.reductions import Reduction
 from lox._rows.rows import Branch, Rows, Where, static, static_names
-from lox._rows.types import AnyArray, PyTree, RowForm, Shape, Splits
+from lox._rows.types import RowForm, Shape, Splits
 
 Path = tuple[Branch, ...]
 

@@ -37,13 +37,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from lox._jax import sharding
+from lox._jax.types import DType, PyTree
 from lox._rows.accumulator import Accumulator, Entry, empty, where_valid
 from lox._rows.rows import Rows, counted
-from lox._rows.types import Keys, PyTree, Shape
+from lox._rows.types import Keys, Shape
 from lox_host.axes import embedding
 
 E = TypeVar("E", Rows, Accumulator)
-DType = Any  # extended dtypes, those of PRNG keys, are no `np.dtype`
 FrontAxes = tuple[Shape, Shape]  # ([length],) and the batch axes
 
 

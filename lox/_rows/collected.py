@@ -36,11 +36,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from lox._jax.types import AnyArray, PyTree
 from lox._rows.accumulator import Accumulator, Entry
 from lox._rows.align import align
 from lox._rows.merge import alternatives, merge
 from lox._rows.rows import Rows
-from lox._rows.types import AnyArray, Keys, PyTree
+from lox._rows.types import Keys
 
 Groups = Mapping[Keys, Entry]
 

@@ -37,10 +37,11 @@ import numpy as np
 from jax import lax
 
 from lox._jax import sharding
+from lox._jax.types import AnyArray
 from lox._rows.accumulator import Accumulator, Entry, add, covers
 from lox._rows.align import align, common_form, masked, nothing
 from lox._rows.rows import Branch, Rows
-from lox._rows.types import AnyArray, Keys
+from lox._rows.types import Keys
 
 
 def merge(keys: Keys, entries: Sequence[Entry]) -> Entry:

@@ -38,7 +38,8 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from lox._jax import tracing
-from lox._rows.types import AnyArray, PyTree, RowForm, Shape, Splits
+from lox._jax.types import AnyArray, PyTree
+from lox._rows.types import RowForm, Shape, Splits
 
 
 @dataclasses.dataclass(frozen=True)

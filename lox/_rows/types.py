@@ -1,17 +1,8 @@
 """The types that rows, accumulators and logs are made of."""
 
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import jax
-
-PyTree = Any
-"""What a user logs, and what a user's reduction makes of it: arrays in any containers."""
-
-AnyArray = Any
-"""An array of rows: under `jit` a tracer, on the host of NumPy, in a form an abstract one.
-
-That is a `jax.Array`, an `np.ndarray` or a `jax.ShapeDtypeStruct`.
-"""
 
 Keys = tuple[str, ...]
 """The keys that share an entry, because they were logged together."""

@@ -32,7 +32,7 @@ from jax.interpreters import batching, mlir
 
 from lox._core.interpreter import Interpreter
 from lox._core.record import emit_effect
-from lox._core.rules.table import rule_for
+from lox._core.rules.registry import rule_for
 from lox._rows.collected import Collected
 
 

@@ -26,7 +26,7 @@ from lox._stream.packet import Packet
 from lox_host.failures import Failures
 from lox_host.host_logger import settle
 from lox_host.process_exit import wait_at_exit
-from lox_host.worker import Worker
+from lox_host.worker_thread import Worker
 
 # A callback may run a program with host calls. If these wait for room in the queue, and the
 # callback for them, nothing moves. lox sees this in most cases; in the others, waiting for

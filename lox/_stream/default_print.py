@@ -10,8 +10,8 @@ from lox._core.log import print_with
 from lox._core.record import Record
 from lox._logdict.logdict import logdict
 from lox._stream.emit import emit
+from lox._stream.order_token import last_token
 from lox._stream.packet import Packet
-from lox._stream.token import last_token
 from lox_host.display.values import short
 
 

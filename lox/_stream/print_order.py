@@ -1,8 +1,9 @@
 """Print records in the order of execution, even across calls, branches and loops.
 
 A record that nothing collects becomes a host call while JAX traces the program, and takes
-the token of the call before it (see `token.py`). That works within one program, but not
-into or out of an inner one: while a branch is traced, the program around it is not visible.
+the token of the call before it (see `order_token.py`). That works within one program, but
+not into or out of an inner one: while a branch is traced, the program around it is not
+visible.
 
     emit 1                    token -> emit 1 -> token
     cond { emit 2 }     ->    token -> cond { token -> emit 2 -> token } -> token
@@ -23,12 +24,12 @@ from jax.extend.core import ClosedJaxpr
 from lox._core.handler import Handler, Idle
 from lox._core.interpreter import Interpreter
 from lox._core.record import Delivery, Record, bind, emit_effect, emit_p
-from lox._core.rules.table import rules
+from lox._core.rules.registry import rules
 from lox._core.staging import stage_once
 from lox._jax import equations, patches
 from lox._rows.collected import Threaded
 from lox._stream.default_print import print_packet
-from lox._stream.token import new_token
+from lox._stream.order_token import new_token
 
 
 @patches.implements("order of prints")

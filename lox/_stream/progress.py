@@ -26,7 +26,7 @@ from lox._core.handler import Handler, Idle
 from lox._core.interpreter import Interpreter
 from lox._core.log import check_function
 from lox._core.record import Record
-from lox._core.rules.table import rules
+from lox._core.rules.registry import rules
 from lox._core.staging import trace
 from lox._core.transform import transformed
 from lox._jax import equations, sharding
@@ -35,8 +35,8 @@ from lox._rows.rows import static
 from lox._rows.types import P, R
 from lox._stream.callbacks import awaited, call_soon, start_callbacks
 from lox._stream.emit import emit
+from lox._stream.order_token import new_token
 from lox._stream.packet import Packet
-from lox._stream.token import new_token
 from lox_host.display.progress_bar import Bar
 
 # How often the bar moves at least, if a loop has that many iterations.

@@ -37,9 +37,9 @@ from lox._runs.logger_callbacks import FinishRuns, WriteRows
 from lox._runs.open_run import open_run
 from lox._runs.run_options import run_options
 from lox._stream.emit import emit
+from lox._stream.order_token import last_token
 from lox._stream.packet import Packet
 from lox._stream.tap import tapped
-from lox._stream.token import last_token
 from lox_host.guarded_writer import OnError
 from lox_host.host_logger import HostLogger
 from lox_host.process_exit import write_at_sigterm

@@ -11,8 +11,8 @@ from lox_host.reading.select import SelectedRun, by_session
 from lox_host.rows import FlatRows
 from lox_host.run_config import flat_config
 from lox_host.store import KeyRows, pad, read_key_rows
-from lox_host.table import RunLabels, plain
 from lox_host.tree import map_arrays
+from lox_host.wide_table import RunLabels, plain
 
 
 def load_key_rows(

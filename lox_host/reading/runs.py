@@ -13,7 +13,7 @@ from lox_host.reading.overview import health, overview
 from lox_host.reading.select import SelectedRun, all_runs, by_session, select_all
 from lox_host.reading.where import Where, select_where
 from lox_host.store import Path, StoredRun, retry_if_stale, stored_runs
-from lox_host.table import Cells, column_of, in_pandas, in_polars, plain
+from lox_host.wide_table import Cells, column_of, in_pandas, in_polars, plain
 
 if TYPE_CHECKING:
     import pandas

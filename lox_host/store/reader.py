@@ -26,7 +26,7 @@ import numpy as np
 
 from lox_host.rows import Block
 from lox_host.store.address import url_of
-from lox_host.store.ended import EndedSession, read_ended
+from lox_host.store.ended_session import EndedSession, read_ended
 from lox_host.store.folder import Path, sessions_of, warn_of_store
 from lox_host.store.format import journal
 from lox_host.store.format.content import Content, read_content

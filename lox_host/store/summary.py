@@ -1,7 +1,8 @@
 """Summarize the runs of a session: their rows, last values and non-finite values.
 
-A session notes its summary in the last line of its journal when it ends. `ended.py` says
-when that line counts. For other sessions, the summary is computed from the frames.
+A session notes its summary in the last line of its journal when it ends, and
+`ended_session.py` says when that line counts. For other sessions, the summary is computed
+from the frames.
 """
 
 import functools as ft

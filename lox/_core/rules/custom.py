@@ -45,7 +45,7 @@ from lox._core.handler import Forward
 from lox._core.interpreter import Interpreter
 from lox._core.record import listed
 from lox._core.rules.loops import collecting
-from lox._core.rules.table import rule_for
+from lox._core.rules.registry import rule_for
 from lox._core.staging import Program, Staged, split, stage, stage_once, trace
 from lox._jax import equations, hijax, patches, sharding, tracing
 from lox._rows.align import per_example

@@ -25,7 +25,7 @@ from jax.extend.core import JaxprEqn
 
 from lox._core.analysis import records_in
 from lox._core.interpreter import Interpreter
-from lox._core.rules.table import rule_for
+from lox._core.rules.registry import rule_for
 from lox._core.staging import Staged, stage
 from lox._jax import sharding
 from lox._jax.sharding import Division

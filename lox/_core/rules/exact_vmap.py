@@ -36,7 +36,7 @@ from lox._core.analysis import holds_writes, may_hold_records, written_from
 from lox._core.handler import Mask, Strip
 from lox._core.interpreter import Interpreter
 from lox._core.record import holds_records
-from lox._core.rules.table import rule_for
+from lox._core.rules.registry import rule_for
 from lox._core.staging import carry_predicate, split, stage, stage_once
 from lox._jax import patches, tracing
 from lox._rows.collected import Collected

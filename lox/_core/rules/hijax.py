@@ -33,7 +33,7 @@ from lox._core.analysis import may_hold_records
 from lox._core.interpreter import Interpreter
 from lox._core.record import holds_records, log_effect
 from lox._core.rules.custom import custom_jvp, custom_vjp
-from lox._core.rules.table import rule_for, rules
+from lox._core.rules.registry import rule_for, rules
 from lox._jax import hijax, patches
 from lox._rows.collected import Collected
 

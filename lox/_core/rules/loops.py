@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
 from lox._core.interpreter import Interpreter
-from lox._core.rules.table import rule_for
+from lox._core.rules.registry import rule_for
 from lox._core.staging import Staged, carry_predicate, split, stage
 from lox._jax import equations, sharding
 from lox._rows.collected import Collected, Threaded

@@ -9,8 +9,8 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr
 
 from lox._core.analysis import check
+from lox._core.flax_nnx import calls_in_place
 from lox._core.handler import Forward
-from lox._core.in_place import calls_in_place
 from lox._core.interpreter import Interpreter
 from lox._core.log import check_function, names_in
 from lox._core.record import is_array

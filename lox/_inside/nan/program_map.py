@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from lox._core.record import holds_records
-from lox._core.rules.table import rules
+from lox._core.rules.registry import rules
 from lox._core.staging import carry_predicate
 from lox._jax import equations, tracing
 from lox._jax.examples import EXAMPLE

@@ -17,8 +17,8 @@ and nothing inside does. So exactly the cotangent of what leaves the scope flows
 through it.
 
 A function that is differentiated inside the watched one has its own handler (`WatchInside`,
-see `lox._core.looking`). This handler knows neither the scopes nor the loops around the
-derivative, so its records are incomplete, and marked with the attribute `scope`. The
+see `lox._core.derivative_hook`). This handler knows neither the scopes nor the loops around
+the derivative, so its records are incomplete, and marked with the attribute `scope`. The
 handler of the outer program adds what is missing when it meets them:
 
     def step(...):                      record inside             record around
@@ -36,11 +36,11 @@ import jax
 from jax.extend.core import Jaxpr, JaxprEqn
 
 from lox._core.analysis import last_uses
+from lox._core.derivative_hook import not_looking
 from lox._core.handler import Forward, Handler
 from lox._core.interpreter import Interpreter
 from lox._core.log import relog
 from lox._core.log_grad import bind_grad
-from lox._core.looking import not_looking
 from lox._core.record import Record, log_effect
 from lox._inside.watching.options import Options
 from lox._inside.watching.places import (

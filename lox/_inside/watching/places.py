@@ -33,7 +33,7 @@ from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from lox._core.analysis import FORWARD_RULES, REVERSE_RULES, variables
 from lox._core.record import log_p
-from lox._core.rules.table import rules
+from lox._core.rules.registry import rules
 from lox._jax import equations
 from lox._jax.name_scopes import Level, levels_of
 

@@ -10,8 +10,8 @@ from jax.extend.core import Jaxpr, JaxprEqn
 
 from lox._core import context as _context
 from lox._core.analysis import last_uses
+from lox._core.derivative_hook import looking
 from lox._core.log import check_function
-from lox._core.looking import looking
 from lox._core.record import log_p
 from lox._core.staging import trace
 from lox._inside.watching.handler import WatchInside
@@ -65,7 +65,8 @@ def scopes(fun: Callable[P, Any]) -> Callable[P, "Scopes"]:
 
     @ft.wraps(fun)
     def listed(*args: P.args, **kwargs: P.kwargs) -> Scopes:
-        # What is differentiated inside is in the program as records, see `looking.py`.
+        # What is differentiated inside is in the program as records, see
+        # `derivative_hook.py`.
         look = looking(WatchInside(_VALUES))
         with _context.captured(), look, open_module_scopes():
             traced = trace(fun, *args, **kwargs)

@@ -1,9 +1,10 @@
 """`watch`: log what flows through the scopes of a program that contains no log calls.
 
     trace the function           modules of nnx open scopes (`module_scopes.py`), and what
-                                 is differentiated inside is watched (`lox._core.looking`)
+                                 is differentiated inside is watched
+                                 (`lox._core.derivative_hook`)
     find the scopes              by the name scopes of equations (`places.py`)
-    evaluate it again            with a handler that logs (`watch_handler.py`)
+    evaluate it again            with a handler that logs (`handler.py`)
 
 The result is a program with records like those of `lox.log`, for the transformations
 around `watch`.
@@ -18,9 +19,9 @@ from jax.extend.core import Jaxpr, JaxprEqn
 
 from lox._core import context as _context
 from lox._core.analysis import records_in
+from lox._core.derivative_hook import looking, not_looking
 from lox._core.interpreter import Interpreter
 from lox._core.log import check_function, steps_of
-from lox._core.looking import looking, not_looking
 from lox._core.options import frames_of_lox
 from lox._core.transform import transformed
 from lox._inside.watching.handler import Watch, WatchInside

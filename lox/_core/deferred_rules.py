@@ -25,7 +25,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive
 
-from lox._core.rules.table import rule_for, rule_of
+from lox._core.rules.registry import rule_for, rule_of
 from lox._core.staging import stage_once
 from lox._jax import equations, tracing
 from lox._rows.collected import Collected

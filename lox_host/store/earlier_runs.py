@@ -4,7 +4,7 @@ import contextlib
 import warnings
 
 from lox_host.run_config import Config, flat_config
-from lox_host.run_key import Key
+from lox_host.run_id import Key
 from lox_host.store.folder import Path, is_store, sessions_of
 from lox_host.store.reader import read_session
 from lox_host.writer import Run

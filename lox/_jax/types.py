@@ -1,0 +1,30 @@
+"""Names for the types of programs and their values, where JAX has none that are public."""
+
+from typing import Any
+
+from jax._src.interpreters.batching import AxisData as AxisData
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+
+PyTree = Any
+"""Arrays in any containers: what a user logs, and what a user's reduction makes of it."""
+
+AnyArray = Any
+"""An array: under `jit` a tracer, on the host of NumPy, in a form an abstract one.
+
+That is a `jax.Array`, an `np.ndarray` or a `jax.ShapeDtypeStruct`.
+"""
+
+DType = Any
+"""A dtype of JAX. Extended ones, those of PRNG keys, are no `np.dtype`."""
+
+Params = dict[str, Any]
+"""The parameters of an equation, by name. Each primitive has its own."""
+
+Program = ClosedJaxpr | Jaxpr
+"""A jaxpr, with its constants or without."""
+
+Code = Program | JaxprEqn
+"""A program or one of its equations. Both have `effects`, and may hold programs."""
+
+Atom = Var | Literal
+"""An input of an equation, or an output of a program."""
