@@ -9,6 +9,7 @@ from lox._core.rules import (
     calls as _calls,  # noqa: F401
     cond as _cond,  # noqa: F401
     custom as _custom,  # noqa: F401
+    custom_solve as _custom_solve,  # noqa: F401
     devices as _devices,  # noqa: F401
     exact_grad as _exact_grad,  # noqa: F401
     exact_vmap as _exact_vmap,  # noqa: F401

@@ -1,8 +1,8 @@
 """Names for the types of programs and their values, where JAX has none that are public."""
 
-from typing import Any
+from collections.abc import Hashable
+from typing import Any, Protocol
 
-from jax._src.interpreters.batching import AxisData as AxisData
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 PyTree = Any
@@ -13,6 +13,9 @@ AnyArray = Any
 
 That is a `jax.Array`, an `np.ndarray` or a `jax.ShapeDtypeStruct`.
 """
+
+PyTreeDef = Any
+"""The structure of a pytree. JAX has no types for its class, `jax.tree_util.PyTreeDef`."""
 
 DType = Any
 """A dtype of JAX. Extended ones, those of PRNG keys, are no `np.dtype`."""
@@ -25,6 +28,21 @@ Program = ClosedJaxpr | Jaxpr
 
 Code = Program | JaxprEqn
 """A program or one of its equations. Both have `effects`, and may hold programs."""
+
+
+class AxisData(Protocol):
+    """The axis of a `vmap`, as JAX hands it to the rules that batch a primitive.
+
+    Attributes:
+        name: The name of the axis. Without one, JAX makes up something.
+        size: The number of examples.
+        spmd_name: The axes of the mesh that the examples are split over, if any.
+    """
+
+    name: Hashable
+    size: int
+    spmd_name: tuple[str, ...] | None
+
 
 Atom = Var | Literal
 """An input of an equation, or an output of a program."""

@@ -1,7 +1,6 @@
 """The default: a record that no transformation collects is printed."""
 
 import sys
-from typing import Any
 
 import jax
 import numpy as np
@@ -43,7 +42,9 @@ def print_logs(logs: logdict) -> None:
     _print_line(*_of_those_who_logged(logs.data, steps, valid))
 
 
-def _of_those_who_logged(values: dict, steps: dict, valid: Any) -> tuple[dict, dict]:
+def _of_those_who_logged(
+    values: dict, steps: dict, valid: np.ndarray | None
+) -> tuple[dict, dict]:
     """Return the values and steps of the examples that logged, and their indices."""
     if valid is None:
         return values, steps

@@ -16,6 +16,7 @@ from lox._core.options import check_positive, check_prefix, listening, selection
 from lox._core.record import Delivery, listed
 from lox._core.transform import transformed
 from lox._core.when import Condition, check_when
+from lox._jax.types import AnyArray, Program, PyTree
 from lox._logdict.logdict import logdict
 from lox._rows.types import P, R
 from lox._stream.callbacks import awaited, call_soon, start_callbacks
@@ -109,7 +110,7 @@ class Listens(Protocol):
 
     def __call__(self, packet: Packet, /) -> None: ...
 
-    def configured(self, jaxpr: Any, interval: int | None) -> Callable[[Packet], None]:
+    def configured(self, jaxpr: Program, interval: int | None) -> Callable[[Packet], None]:
         """Return the function that takes the packets of this program."""
         ...
 
@@ -121,7 +122,7 @@ def tapped(
     tags: str | Iterable[str] | None,
     interval: int | None,
     batch: int | None,
-    run: Any = None,
+    run: AnyArray = None,
     when: Condition | None = None,
 ) -> Callable:
     """Return `fun` with its logs sent to the listener, together with their run."""
@@ -143,11 +144,11 @@ def _tap(
     collect: Collect,
     listener: Listens,
     batch: int | None,
-    run: Any,
+    run: AnyArray,
     fun: Callable,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
+    *args: PyTree,
+    **kwargs: PyTree,
+) -> PyTree:
     traced, collect = listening("lox.tap", collect, fun, *args, **kwargs)
     callback = listener.configured(traced.jaxpr, collect.interval)
     # The first host call comes after those that the program has made so far.
@@ -160,14 +161,14 @@ def _tap(
 class Listener:
     """Calls a callback with the logs in packets, on the callback thread."""
 
-    callback: Callable[[logdict], Any]
+    callback: Callable[[logdict], object]
     prefix: str
     process: bool
 
     def __str__(self) -> str:
         return "The callback of `lox.tap`"
 
-    def configured(self, jaxpr: Any, interval: int | None) -> Callable[[Packet], None]:
+    def configured(self, jaxpr: Program, interval: int | None) -> Callable[[Packet], None]:
         return self
 
     def check_steps(self, deliveries: Sequence[Delivery]) -> None:
@@ -198,10 +199,12 @@ class Listener:
 def _with_process(logs: logdict) -> logdict:
     number = np.array(jax.process_index())
     rows = logs.rows().items()
-    return logdict.of({key: own.with_steps({"process": number}) for key, own in rows})
+    return logdict.of({key: r.with_steps({"process": number}) for key, r in rows})
 
 
 def _identified(callback: Callable) -> Callable:
     """Return the callback in a form that is hashed by identity, to cache programs by."""
+    # An object may be equal to another one, or not hashable. Its bound method is compared
+    # by the identity of the object.
     kinds = types.FunctionType | types.BuiltinFunctionType | types.MethodType
     return callback if isinstance(callback, kinds) else callback.__call__

@@ -1,17 +1,20 @@
 """`NanReport`: describe the first NaN of a program."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, SupportsInt
 
 import numpy as np
 from jax.extend.core import JaxprEqn
+from jax.typing import ArrayLike
 
 from lox._inside.nan.lines import Line
 from lox._inside.nan.program_map import ELEMENTWISE
 from lox._jax import equations, tracing
 
 Index = tuple[int, ...]
+# An input or output of an equation. None: it is no array, such as a PRNG key.
+Array = np.ndarray | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +65,7 @@ class NanReport:
     """
 
     operation: str
-    culprit: tuple[Any, ...] = ()
+    culprit: tuple[object, ...] = ()
     index: Index | None = None
     line: Line | None = None
     called_from: Line | None = None
@@ -156,7 +159,7 @@ def phrase(operation: str, culprit: Sequence[object]) -> str:
     return f"{operation} of {inputs}" if inputs else operation
 
 
-def describe(x: Any, at: Index | None = None) -> str:
+def describe(x: ArrayLike | None, at: Index | None = None) -> str:
     """Return the type of an array, its range and where its worst values are."""
     if x is None:
         return "no array"
@@ -166,6 +169,7 @@ def describe(x: Any, at: Index | None = None) -> str:
         return form
     if x.dtype.kind not in "iufc" and x.dtype.name not in _SMALL_FLOATS:
         return form
+    # Of complex numbers, the absolute values; small floats have no `argmin` in NumPy.
     values = np.abs(x) if x.dtype.kind == "c" else x
     values = values.astype(np.float64) if x.dtype.name in _SMALL_FLOATS else values
     parts = [form]
@@ -189,8 +193,8 @@ _SMALL_FLOATS = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz
 
 
 def find_culprit(
-    eqn: JaxprEqn, inputs: Sequence[Any], outputs: Sequence[Any], *, infinities: bool
-) -> tuple[Index | None, tuple[Any, ...]]:
+    eqn: JaxprEqn, inputs: Sequence[Array], outputs: Sequence[Array], *, infinities: bool
+) -> tuple[Index | None, tuple[object, ...]]:
     """Return the index of the first bad output, and the inputs that made it."""
     for out in outputs:
         if out is None or not is_inexact(out):
@@ -203,8 +207,8 @@ def find_culprit(
 
 
 def _operands(
-    eqn: JaxprEqn, inputs: Sequence[Any], shape: Index, index: Index
-) -> tuple[Any, ...]:
+    eqn: JaxprEqn, inputs: Sequence[Array], shape: Index, index: Index
+) -> tuple[object, ...]:
     """Return the input values from which one value of the output was computed."""
     name = equations.primitive_name(eqn)
     is_alike = all(x is not None and np.shape(x) in (shape, ()) for x in inputs)
@@ -218,7 +222,7 @@ def _operands(
     return tuple(found)
 
 
-def is_inexact(x: Any) -> bool:
+def is_inexact(x: np.ndarray) -> bool:
     dtype = np.asarray(x).dtype
     return dtype.kind in "fc" or dtype.name in _SMALL_FLOATS
 
@@ -230,14 +234,14 @@ def _fits(x: np.ndarray | None, report: NanReport) -> bool:
     return name in ELEMENTWISE and np.shape(x) == np.shape(report.outputs[0])
 
 
-def _first(where: Any) -> Index:
+def _first(where: np.ndarray) -> Index:
     return _plain(np.unravel_index(np.flatnonzero(where)[0], np.shape(where)))
 
 
-def _plain(index: Sequence[Any]) -> Index:
+def _plain(index: Iterable[SupportsInt]) -> Index:
     return tuple(int(i) for i in index)
 
 
-def _scalar(x: Any) -> Any:
+def _scalar(x: ArrayLike) -> object:
     x = np.asarray(x)
     return x.item() if x.dtype.kind in "biufc" else float(x)

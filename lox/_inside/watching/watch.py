@@ -28,6 +28,7 @@ from lox._inside.watching.handler import Watch, WatchInside
 from lox._inside.watching.module_scopes import open_module_scopes
 from lox._inside.watching.options import Options, Statistic
 from lox._inside.watching.places import NOWHERE, Selection, holds_entries, matches, names_in
+from lox._jax.types import AnyArray, PyTree
 from lox._rows.types import P, R
 
 
@@ -102,8 +103,12 @@ def watch(
 
 
 def _watched(
-    options: Options, steps: dict[str, Any], fun: Callable, *args: Any, **kwargs: Any
-) -> Any:
+    options: Options,
+    steps: dict[str, AnyArray],
+    fun: Callable,
+    *args: PyTree,
+    **kwargs: PyTree,
+) -> PyTree:
     # In silence nothing is logged, and there is no reason to trace.
     if _context.state() == "silent":
         return fun(*args, **kwargs)
@@ -111,6 +116,7 @@ def _watched(
     with looking(WatchInside(options)), open_module_scopes():
         traced = interpreter.trace(fun, *args, **kwargs)
     _warn_of_no_match(options.selection, traced.jaxpr.jaxpr)
+    # Evaluated once more, the derivatives in the program must not be watched again.
     with not_looking():
         outs, _ = interpreter.on_device()(traced.jaxpr, *traced.args)
     return traced.output(outs)
@@ -123,18 +129,18 @@ def _warn_of_no_match(selection: Selection, program: Jaxpr) -> None:
         )
         text = "`scopes` of `lox.watch` is true for no equation of the program."
     else:
-        there = names_in(program)
+        names = names_in(program)
         unmatched = [
             pattern
             for pattern in selection.patterns
-            if not any(matches(name, pattern) for name in there)
+            if not any(matches(name, pattern) for name in names)
         ]
         is_found = not unmatched
         text = (
             f"`scopes` {unmatched} of `lox.watch` match nothing; there are "
-            f"{', '.join(map(repr, there))}."
+            f"{', '.join(map(repr, names))}."
         )
-        if not there:
+        if not names:
             text = (
                 "`lox.watch` finds no name scopes in the program, so it logs nothing. Open "
                 'some with `jax.named_scope("name")`.'
