@@ -14,8 +14,8 @@ import threading
 import traceback
 from collections.abc import Callable
 
+from lox_host.all_loggers import finish_all, flush_all, forget_all
 from lox_host.display.terminal import region
-from lox_host.host_logger import finish_all, flush_all, forget_all
 from lox_host.interrupts import at_signal, forget_signals, watch_signals
 from lox_host.worker_thread import forget_threads
 

@@ -72,9 +72,11 @@ class RunRegistry:
     def __init__(self, name: str):
         self._name = f"{name}-{next(_loggers_made[name])}"
         self.runs: dict[int, Run] = {}
+        # The ids of open runs by identity, the identities by id, and the ids by name.
         self._ids: dict[str, int] = {}
         self._identities: dict[int, str] = {}
         self._names: dict[str, int] = {}
+        # Kept after a run has ended, to say what is wrong with a state that is used again.
         self._names_of_finished: dict[int, str] = {}
         # How often the same set of runs has been begun by one call.
         self._times_begun: Counter[str] = Counter()
@@ -87,6 +89,8 @@ class RunRegistry:
         self, identities: Sequence[str], process: int, agree: Agree
     ) -> Launch:
         """Return the launch of the runs that are begun now, the same in all processes."""
+        # All processes ask under the same name, and get what the first one proposed. The
+        # number of times tells a second `init` with the same keys from the first.
         job = agree("lox/job", secrets.token_hex(4))
         digest = hashlib.sha256("".join(identities).encode()).hexdigest()
         self._times_begun[digest] += 1
@@ -104,6 +108,8 @@ class RunRegistry:
             names_from: The configuration that its name may refer to.
             of: The launch that begins it.
         """
+        # With 31 bits, ids of a thousand runs rarely clash. If they do, all processes skip
+        # the same one.
         ids = candidate_ids(of.launch, identity)
         id = next(id for id in ids if id not in self.runs and not self.is_finished(id))
         index = 0 if wanted.index is None else wanted.index

@@ -170,8 +170,8 @@ def _shared(reader: Reader) -> set[str]:
     """Return the names of columns that are there even if a key was not logged."""
     names = {"run", "time"}
     for layout in reader.layouts.values():
-        own = parquet_names(layout)
-        names.update(own[number] for number in layout.shared)
+        column_names = parquet_names(layout)
+        names.update(column_names[number] for number in layout.shared)
     return names
 
 

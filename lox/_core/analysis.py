@@ -163,7 +163,7 @@ def is_differentiable(x: AnyArray) -> bool:
     return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
 
 
-def keys_in(program: Program) -> frozenset[str]:
+def keys_in(program: Program | Params) -> frozenset[str]:
     """Return the keys that a program logs."""
     return frozenset(key for record in records_in(program) for key in record.keys)
 

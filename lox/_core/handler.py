@@ -19,7 +19,7 @@ them are in `mask.py`, `Collect` is in `collect.py`, `Tap` and `Count` are in `l
 import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import jax
 from jax.extend.core import Jaxpr, JaxprEqn, Var
@@ -132,7 +132,7 @@ class Handler:
         """Return a context in which the interpreter evaluates programs."""
         return contextlib.nullcontext()
 
-    def visit(self, stop: Stop, values: list) -> list:
+    def visit(self, stop: Any, values: list) -> list:
         """Look at the values at one of its stops.
 
         Returns what the rest of the program reads in their place.

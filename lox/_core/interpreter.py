@@ -33,7 +33,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer, eval_jaxpr
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
-from jax.typing import ArrayLike
 
 from lox._core import context as _context
 from lox._core.analysis import donates, last_uses, unsupported, variables
@@ -61,7 +60,7 @@ class Interpreter(Generic[H]):
 
     handler: H
 
-    def __call__(self, jaxpr: Program, *args: ArrayLike) -> tuple[list, Collected]:
+    def __call__(self, jaxpr: Program, *args: AnyArray) -> tuple[list, Collected]:
         """Evaluate a program. Logs carry no derivatives, unless the handler wants them.
 
         Otherwise an infinite derivative of a log would spoil the gradient of a loop, even
@@ -72,7 +71,7 @@ class Interpreter(Generic[H]):
             return outs, logs
         return outs, _map_rows(_constant, logs)
 
-    def iterate(self, jaxpr: Program, *args: ArrayLike) -> tuple[list, Collected]:
+    def iterate(self, jaxpr: Program, *args: AnyArray) -> tuple[list, Collected]:
         """Evaluate the body of a loop.
 
         An input that is logged unchanged has a finite derivative. It is not wrapped in
@@ -87,11 +86,11 @@ class Interpreter(Generic[H]):
 
         return outs, _map_rows(stop, logs)
 
-    def stage(self, jaxpr: Program, *args: ArrayLike) -> Staged:
+    def stage(self, jaxpr: Program, *args: AnyArray) -> Staged:
         """Stage the evaluation of a program, once for each form of the handler."""
         return stage_once(_evaluate, jaxpr, self, *args)
 
-    def stage_iteration(self, jaxpr: Program, *args: ArrayLike) -> Staged:
+    def stage_iteration(self, jaxpr: Program, *args: AnyArray) -> Staged:
         """Stage the evaluation of the body of a loop, see `iterate`."""
         return stage_once(_iterate, jaxpr, self, *args)
 
@@ -115,7 +114,7 @@ class Interpreter(Generic[H]):
         with _context.captured() if self.handler.captures else contextlib.nullcontext():
             return trace(fun, *args, **kwargs)
 
-    def _evaluate(self, jaxpr: Program, *args: ArrayLike) -> tuple[list, Collected]:
+    def _evaluate(self, jaxpr: Program, *args: AnyArray) -> tuple[list, Collected]:
         jaxpr = equations.close(jaxpr)
         # Most programs inside a program log nothing, and stay what they are.
         if not self.handler.concerns(jaxpr.jaxpr):
@@ -289,13 +288,13 @@ def without_records(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _evaluate(
-    jaxpr: Program, interpreter: Interpreter, *args: ArrayLike
+    jaxpr: Program, interpreter: Interpreter, *args: AnyArray
 ) -> tuple[list, Collected]:
     return interpreter(jaxpr, *args)
 
 
 def _iterate(
-    jaxpr: Program, interpreter: Interpreter, *args: ArrayLike
+    jaxpr: Program, interpreter: Interpreter, *args: AnyArray
 ) -> tuple[list, Collected]:
     return interpreter.iterate(jaxpr, *args)
 

@@ -191,17 +191,17 @@ def record_primitive(
         return outs, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in outs]
 
     def batch(axis, args, axes, *, form, **params):
-        if all(at is None for at in axes):
+        if all(own_axis is None for own_axis in axes):
             outs = primitive.bind(*args, form=form, **params)
             return outs, [None] * len(outs)
         # There is one call for all examples, so there is one token. All tokens are zero.
         tokens = [
-            x if at is None else x.max(at)
-            for x, at in zip(args[:chained], axes[:chained], strict=True)
+            x if own_axis is None else x.max(own_axis)
+            for x, own_axis in zip(args[:chained], axes[:chained], strict=True)
         ]
-        each = iter(axes[chained:])
+        rest = iter(axes[chained:])
         records = jax.tree.unflatten(form, args[chained:])
-        records = [with_batch_axis(record, each, axis) for record in records]
+        records = [with_batch_axis(record, rest, axis) for record in records]
         outs = bind(primitive, records, tokens, **params)
         return outs, [None] * len(outs)
 
@@ -275,14 +275,14 @@ def with_batch_axis(record: C, axes: Iterator[int | None], axis: AxisData) -> C:
     """Return a record with a batch axis in front: of all arrays if any has one."""
     leaves, form = jax.tree.flatten(record)
     # `axes` are those of all records of a primitive: take the next ones.
-    own = list(it.islice(axes, len(leaves)))
-    if all(at is None for at in own):
+    own_axes = list(it.islice(axes, len(leaves)))
+    if all(own_axis is None for own_axis in own_axes):
         return record
     arrays = [
         jnp.broadcast_to(x, (axis.size, *jnp.shape(x)))
-        if at is None
-        else jnp.moveaxis(x, at, 0)
-        for x, at in zip(leaves, own, strict=True)
+        if own_axis is None
+        else jnp.moveaxis(x, own_axis, 0)
+        for x, own_axis in zip(leaves, own_axes, strict=True)
     ]
     batched = jax.tree.unflatten(form, arrays)
     batch, split = (axis.size, *batched.batch), sharding.split_around_shard_map(axis)

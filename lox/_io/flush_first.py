@@ -7,7 +7,7 @@ import jax
 
 from lox._jax import tracing
 from lox._stream.callbacks import callback_thread
-from lox_host.host_logger import flush_writers
+from lox_host.all_loggers import flush_writers
 from lox_host.reading import find_stores
 from lox_host.store import Path, absolute
 from lox_host.worker_thread import current_worker

@@ -111,6 +111,7 @@ class SaveOnHost:
         """Save the logs of each example that logged, as one run per example."""
         batch, valid, process = delivery.batch, delivery.valid, jax.process_index()
         # Without a PRNG key, the index of an example is its key.
+        # (*batch, axes of the batch)
         index = np.moveaxis(np.indices(batch, np.int64), 0, -1)
         has_keys = bool(delivery.run.shape[-1])
         words = delivery.run if has_keys else index

@@ -395,8 +395,8 @@ def _ndims(value: PyTree) -> list[int]:
 
 def record_of(values: Mapping[str, PyTree], steps: dict[str, Any]) -> logdict:
     """Return what a call of `log` returns: its values, with the same steps for all keys."""
-    each = {name: dict.fromkeys(values, step) for name, step in steps.items()}
-    record = logdict(values, **each)
+    by_key = {name: dict.fromkeys(values, step) for name, step in steps.items()}
+    record = logdict(values, **by_key)
     record._is_record = True
     return record
 

@@ -220,8 +220,8 @@ def delivery_of(logs: Collected, run: AnyArray, batch_axes: tuple[int, ...]) -> 
     masks = [rows.valid for rows in groups.values()]
     valid = None
     if any(mask is not None for mask in masks):
-        each = [_any(mask, batch) for mask in masks]
-        valid = jnp.stack(each).any(0)
+        # (groups, *batch) -> (*batch)
+        valid = jnp.stack([_any(mask, batch) for mask in masks]).any(0)
     rows = logdict.of(rows_by_key(groups, logs.order))
     run = None if run is None else jnp.broadcast_to(run, batch)
     return Delivery(logs=rows, run=run, valid=valid, batch=batch)

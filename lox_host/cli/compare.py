@@ -40,14 +40,15 @@ def compare(
     ]
     if differing:
         table = [line for line in table if line[0]]
+    # From lines to columns. Without lines, there is still a column for each run.
     marks, names, *cells = (
         zip(*table, strict=True) if table else ((), (), *[()] * len(runs))
     )
     columns = [Column("", marks, style="red"), Column("", names)]
     labels = _labels(runs)
     columns += [
-        Column(label, own, right=True, numbers=True)
-        for label, own in zip(labels, cells, strict=True)
+        Column(label, of_run, right=True, numbers=True)
+        for label, of_run in zip(labels, cells, strict=True)
     ]
     out = screen()
     out.table(columns)

@@ -90,6 +90,7 @@ def _sorted(
     """Sort runs by a config entry, a last value or a field. Runs without it come last."""
     if name is None or not runs:
         return list(reversed(runs)) if reverse else list(runs)
+    # `--sort -loss --reverse` is ascending again.
     descending = name.startswith("-") != reverse
     _, get = field(runs, name.removeprefix("-"))
     keyed = [(sort_key(get(run)), run) for run in runs]

@@ -114,6 +114,7 @@ def grouped(
         values = tuple(_cell(name, get, run) for name, get in getters)
         groups.setdefault(values, []).append(run)
     lines = list(groups.values())
+    # `groups` is sorted by the values of the fields, numbers by size.
     known = Counter(key for run in runs for key in run.last)
     shown = list(keys) or [key for key, _ in known.most_common(VALUES)]
     columns = [
@@ -137,6 +138,7 @@ def value_column(
 ) -> Column:
     """Return a column with the last values of runs, or with means and deviations."""
     pairs = [_mean(line, key) for line in lines]
+    # Numbers are aligned to the right by themselves; the deviations follow them.
     width = max((len(number) for number, _ in pairs), default=0)
     cells = [f"{number:>{width}}{spread}" for number, spread in pairs]
     return Column(clean(key), cells, numbers=True, rank=rank)
@@ -151,6 +153,8 @@ def _mean(runs: Sequence[StoredRun], key: str) -> tuple[str, str]:
         return digits(float(found[0]), found[0].dtype.kind), ""
     with np.errstate(all="ignore"):
         numbers = np.array(found, np.float64)
+        # The mean of the runs that are left, and how many are not: a single NaN would hide
+        # all others.
         finite = numbers[np.isfinite(numbers)]
         gone = diverged(len(numbers) - len(finite), len(numbers))
         if not len(finite):

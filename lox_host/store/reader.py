@@ -66,6 +66,7 @@ def open_store(path: Path) -> "list[Reader]":
         except OSError as error:
             problems.append(f"the session {folder.name} cannot be read: {error}")
             continue
+        # A copy has the runs of its original, which must not appear twice.
         if reader.original != folder.name:
             problems.append(f"the session {folder.name} is a copy of {reader.original}")
             if reader.original in names:
@@ -277,9 +278,9 @@ class Reader:
 
     @ft.cached_property
     def _keys_without_rows(self) -> frozenset[str]:
-        own = frozenset(it.chain(*(layout.keys for layout in self.layouts.values())))
+        known = frozenset(it.chain(*(layout.keys for layout in self.layouts.values())))
         filled = (layout for group, layout in self.layouts.items() if self.frames[group])
-        return own.difference(*(layout.keys for layout in filled))
+        return known.difference(*(layout.keys for layout in filled))
 
     def saved_keys(self, run: int) -> list[str]:
         """Return the keys that a run was saved with, in their order."""
@@ -315,6 +316,7 @@ class Reader:
             return
         if since is None:
             yield from self.history.blocks(runs, keys)
+        # Rows of this session come after all of the earlier ones.
         before = self.history.rows
         for block in self.own_blocks(runs, keys, since):
             yield dataclasses.replace(block, order=block.order + before)
@@ -349,6 +351,7 @@ class Reader:
         """Yield at least `rows` rows from the end of each group, if it has as many."""
         ids = self._known_ids(runs)
         with self.frame_reader() as frames:
+            # From the end, frame by frame, until there are enough rows.
             for group in self.frames.values():
                 missing = rows
                 for frame in reversed(group):
@@ -507,8 +510,9 @@ def _count_nonfinite(
     runs, firsts, counts = np.unique(
         block.runs[rows], return_index=True, return_counts=True
     )
-    for run, at, number in zip(runs.tolist(), rows[firsts], counts.tolist(), strict=True):
-        first = NonFinite(number, names[0] if names else "", float(np.max(steps[at])))
+    # Once per run: its first bad row in this block, and how many there are.
+    for run, row, number in zip(runs.tolist(), rows[firsts], counts.tolist(), strict=True):
+        first = NonFinite(number, names[0] if names else "", float(np.max(steps[row])))
         before = found.setdefault(run, {}).get(key)
         if before is not None:
             number += before.rows

@@ -106,6 +106,7 @@ def _rows_of_run(
 
 def _encode(summary: Summary, reader: Reader) -> dict[str, Any]:
     """Encode a summary as JSON, key by key."""
+    # Column by column: JSON that repeats no names for each of a thousand runs.
     keys: dict[str, Any] = {}
     for key in reader.keys:
         rows = [run.rows.get(key) for run in summary.values()]
@@ -118,6 +119,7 @@ def _encode(summary: Summary, reader: Reader) -> dict[str, Any]:
                 dtypes if len({*dtypes} - {None}) > 1 else max(filter(None, dtypes))
             )
             fields["last"] = [None if value is None else _number(value) for value in last]
+        # Few runs have any, so these are listed with the position of the run.
         bad = enumerate(run.nonfinite.get(key) for run in summary.values())
         fields["nonfinite"] = [[i, *found] for i, found in bad if found is not None]
         keys[key] = fields
@@ -131,6 +133,7 @@ def _number(value: np.generic) -> Any:
     """Return the shortest number that reads back as the same value of its dtype."""
     if value.dtype != np.float32:
         return value.item() if value.dtype.isbuiltin == 1 else float(value)
+    # 0.1 as float32 is 0.10000000149011612 as float64, but "0.1" reads back as the same.
     short = float(str(value))
     return short if np.float32(short) == value else float(value)
 

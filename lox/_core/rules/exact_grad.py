@@ -59,10 +59,10 @@ def _anchored_scan(bind: Callable, *args: ArrayLike, **params: Any) -> list:
     def body(carry: tuple, x: list) -> tuple:
         # JAX sees that the counter changes from iteration to iteration, and so does every
         # record that takes it as an operand.
-        counter, carry = carry
-        outs, _ = Interpreter(Anchor(counter))(jaxpr, *consts, *carry, *x)
-        carry, ys = split(outs, len(init))
-        return (counter + 1, carry), ys
+        counter, values = carry
+        outs, _ = Interpreter(Anchor(counter))(jaxpr, *consts, *values, *x)
+        values, ys = split(outs, len(init))
+        return (counter + 1, values), ys
 
     start = jnp.zeros((), jnp.int32)
     options = equations.scan_options(params)
@@ -89,8 +89,8 @@ def _pruned_while(bind: Callable, *args: ArrayLike, **params: Any) -> list:
     body = without_records(params["body_jaxpr"])
     used = [True] * params["cond_nconsts"] + equations.used_inputs(body)
     pairs = zip(args, used, strict=True)
-    args = [x if is_used else jax.lax.stop_gradient(x) for x, is_used in pairs]
-    return bind(*args, **params)
+    stopped = [x if is_used else jax.lax.stop_gradient(x) for x, is_used in pairs]
+    return bind(*stopped, **params)
 
 
 @patches.implements("while under checkpoint")
@@ -157,7 +157,7 @@ def _traced_while(
 class _StageSilently:
     """Replace a trace in JAX's rule of `while`, and stage loops without records."""
 
-    def __init__(self, trace: Trace):
+    def __init__(self, trace: Any):
         self._trace = trace
 
     def default_process_primitive(

@@ -230,7 +230,10 @@ def _repeat_in_place(
             chosen.append(after if in_place else choose(carry[0], after, before))
         return chosen
 
-    start = [jnp.moveaxis(x, dim, 0) for x, dim in carry]
+    start = []
+    for x, dim in carry:
+        assert dim is not None  # the whole carry is batched
+        start.append(jnp.moveaxis(x, dim, 0))
     outs = jax.lax.while_loop(lambda carry: carry[0].any(), body, start)
     return outs[1:], [0] * (number - 1)
 
@@ -282,7 +285,7 @@ def _stripped(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 @rule_for("lox_write")
 def _write(
-    interpreter: Interpreter, eqn: JaxprEqn, *args: ArrayLike
+    interpreter: Interpreter, eqn: JaxprEqn, *args: AnyArray
 ) -> tuple[list, Collected]:
     condition = interpreter.handler.narrow(jnp.bool_(True))
     return narrowed_write(args, condition, **eqn.params), Collected()

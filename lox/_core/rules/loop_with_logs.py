@@ -69,13 +69,13 @@ def scan(
         gathering = Gathering(logs, interpreter.handler.capacities(logs, length))
 
     def iterate(carry: tuple, x: tuple) -> tuple:
-        carry, gathered = carry
-        index, x = x
+        values, gathered = carry
+        index, slices = x
         # The handler of this iteration has the state that the last one has left.
         inside = interpreter.after(gathering.threaded(gathered)).at_iteration(index)
-        carry, ys, logs = step(inside, carry, x)
+        values, ys, logs = step(inside, values, slices)
         gathered, rows = gathering.add(gathered, logs)
-        return (carry, gathered), (ys, rows)
+        return (values, gathered), (ys, rows)
 
     # A symbolic length is only known from `xs`.
     given = None if xs else length

@@ -15,10 +15,11 @@ axis. When the `shard_map` ends, the handler joins the states of all devices.
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Self, TypeAlias
+from typing import Self, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
+from jax.core import ShapedArray
 from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from lox._core.handler import Handler
@@ -199,7 +200,7 @@ def floats(program: Jaxpr) -> Collection[Var]:
 
 def may_be_bad(atom: Atom) -> bool:
     """Return whether an input or output of an equation may hold a NaN."""
-    has_any = is_float(atom) and bool(math.prod(atom.aval.shape))
+    has_any = is_float(atom) and bool(math.prod(cast(ShapedArray, atom.aval).shape))
     return has_any and not equations.is_dropped(atom)
 
 

@@ -15,7 +15,9 @@ most of them. That value is inside all `vmap`s.
 """
 
 from collections.abc import Iterator
+from typing import cast
 
+from jax.core import ShapedArray
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 from lox._inside.nan.program_map import CALLS, ELEMENTWISE, Path, ProgramMap
@@ -99,4 +101,4 @@ def _marks_of(program: Jaxpr, var: Atom) -> Iterator[JaxprEqn]:
 def _is_like(atom: Atom, var: Atom) -> bool:
     if isinstance(atom, Literal):
         return False
-    return getattr(atom.aval, "shape", None) == var.aval.shape
+    return getattr(atom.aval, "shape", None) == cast(ShapedArray, var.aval).shape

@@ -114,11 +114,12 @@ class NanReport:
     def _body(self) -> list[str]:
         lines = [self._where(), self._when()]
         arrays = [("input", self.inputs), ("output", self.outputs)]
-        for name, each in arrays:
-            for i, x in enumerate(each):
-                number = f" {i}" if len(each) > 1 else ""
-                at = self.index if name == "input" and _fits(x, self) else None
-                lines.append(f"{name}{number}: {describe(x, at)}")
+        for name, values in arrays:
+            for i, x in enumerate(values):
+                number = f" {i}" if len(values) > 1 else ""
+                # Of an elementwise operation, the input at the place of the NaN made it.
+                index = self.index if name == "input" and _fits(x, self) else None
+                lines.append(f"{name}{number}: {describe(x, index)}")
         if self.became is not None:
             lines.append(f"it became NaN in {self.became._what()}")
             lines += ["  " + line for line in (self.became._where(), self.became._when())]
@@ -159,7 +160,7 @@ def phrase(operation: str, culprit: Sequence[object]) -> str:
     return f"{operation} of {inputs}" if inputs else operation
 
 
-def describe(x: ArrayLike | None, at: Index | None = None) -> str:
+def describe(x: ArrayLike | None, index: Index | None = None) -> str:
     """Return the type of an array, its range and where its worst values are."""
     if x is None:
         return "no array"
@@ -181,11 +182,11 @@ def describe(x: ArrayLike | None, at: Index | None = None) -> str:
     good = np.isfinite(values)
     if good.any():
         low, high = np.where(good, values, np.inf), np.where(good, values, -np.inf)
-        for name, each, i in (("min", low, low.argmin()), ("max", high, high.argmax())):
+        for name, found, i in (("min", low, low.argmin()), ("max", high, high.argmax())):
             place = f" at {_plain(np.unravel_index(i, x.shape))}" if x.ndim else ""
-            parts.append(f"{name} {each.flat[i]:.6g}{place}")
-    if at is not None and x.ndim:
-        parts.append(f"{x[at]} at {_plain(at)}")
+            parts.append(f"{name} {found.flat[i]:.6g}{place}")
+    if index is not None and x.ndim:
+        parts.append(f"{x[index]} at {_plain(index)}")
     return ", ".join(parts)
 
 
@@ -211,9 +212,10 @@ def _operands(
 ) -> tuple[object, ...]:
     """Return the input values from which one value of the output was computed."""
     name = equations.primitive_name(eqn)
-    is_alike = all(x is not None and np.shape(x) in (shape, ()) for x in inputs)
-    if name in ELEMENTWISE and is_alike:
-        return tuple(_scalar(x[index] if np.shape(x) else x) for x in inputs)
+    arrays = [x for x in inputs if x is not None]
+    is_alike = all(np.shape(x) in (shape, ()) for x in arrays)
+    if name in ELEMENTWISE and is_alike and len(arrays) == len(inputs):
+        return tuple(_scalar(x[index] if np.shape(x) else x) for x in arrays)
     # For other operations, return the first infinity of each input: these make NaNs.
     found = []
     for x in inputs:
