@@ -104,6 +104,7 @@ def with_rules_in(
     context: Callable[[], contextlib.AbstractContextManager], prim: HiPrim
 ) -> HiPrim:
     """Return the same primitive, whose rules run in a context whenever they run."""
+    # It may be bound several times, by each transformation that it passes through.
     if getattr(prim, "_rules_are_wrapped", False):
         return prim
 

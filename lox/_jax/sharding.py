@@ -52,6 +52,7 @@ def _explicit_sharding(
     x: Shaped,
 ) -> tuple[jax.sharding.Mesh | jax.sharding.AbstractMesh | None, list]:
     """Return the mesh of an explicitly sharded array, or None, and how each axis is."""
+    # The sharding is part of the type only where the mesh has explicit axes.
     typed = x if isinstance(x, jax.ShapeDtypeStruct | np.ndarray) else jax.typeof(x)
     sharding: Any = getattr(typed, "sharding", None)
     # A spec may be shorter than the shape: the rest is not sharded.
@@ -145,6 +146,8 @@ class Division:
     def batch(self, inside: tuple[int, ...], axes: dict[str, int]) -> tuple[int, ...]:
         """Return the sizes of the batch axes outside, given those on one device."""
         n = len(self.outer)
+        # On a mesh (a: 2, b: 4), with 3 examples split over `a`, and 5 inside:
+        #     inside (3, 5)    outside (3 * 2, 4, 5)
         counts = [math.prod(axes[name] for name in names) for names in self.outer]
         outer = [size * k for size, k in zip(inside[:n], counts, strict=True)]
         devices = [math.prod(self.unsplit(axes).values())] if self.spread else []
@@ -183,6 +186,7 @@ def split_around_shard_map(axis: AxisData) -> tuple[str, ...] | None:
     None: it is not around a `shard_map`. JAX makes another axis of the one that is split,
     which stands for the examples of one device.
     """
+    # An axis that is split is known by its name: JAX has made another object of it.
     for other in _vmaps_around.get():
         if axis is other and not axis.spmd_name:
             return ()
@@ -328,6 +332,7 @@ def is_first_process(arrays: Sequence[jax.Array]) -> bool:
 
 def agree_on(name: str, value: str) -> str:
     """Return the first value that any of the processes proposed under this name."""
+    # One process alone agrees with itself.
     client = _distributed.global_state.client
     if client is None:
         return value

@@ -246,6 +246,7 @@ class logdict(dict[str, PyTree]):
         """Return the logs of two functions that run one after the other."""
         if not isinstance(other, logdict):
             return NotImplemented
+        # Keys of both are joined in time, and the others stay as they are.
         first, second = self.rows(), other.rows()
         joined = {k: join(k, first[k], second[k]) for k in first if k in second}
         return logdict.of({**first, **second, **joined})
@@ -297,6 +298,7 @@ class logdict(dict[str, PyTree]):
         self._rows.clear()
 
     def __getattr__(self, name: str) -> Steps:
+        # Only asked for names that are no attribute: any other name may be that of a step.
         names = sorted({step for rows in self._rows.values() for step in rows.steps})
         if name in names:
             return self._step(name)
@@ -347,6 +349,7 @@ class logdict(dict[str, PyTree]):
 
     @classmethod
     def tree_unflatten(cls, form: tuple, children: Iterable[PyTree]) -> "logdict":
+        # Called for each call of a jitted function, so it does as little as it can.
         logs = cls.__new__(cls)
         logs._parts = form, (*children,)
         dict.update(logs, zip(form[0], logs._parts[1], strict=False))  # the last is meta

@@ -59,6 +59,7 @@ def repair(reports: list[SessionReport], to: Path) -> None:
     for report in reports:
         if report.reader is None:
             continue
+        # Under its first name, by which its journal knows itself.
         folder = target / report.reader.original
         folder.mkdir()
         if report.problems:
@@ -90,6 +91,7 @@ def _rows(reader: Reader) -> int:
     longest = Counter[int]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is in the report
+        # `|` of counters is the larger of each.
         for counts in reader.row_counts().values():
             longest |= counts
     return sum(longest[id] for id in reader.runs)
@@ -103,6 +105,7 @@ def _write_anew(reader: Reader, folder: pathlib.Path) -> None:
         session.open(run, tuple(reader.saved_keys(id)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is in the report
+        # Keys without rows are known by their layouts, which an empty block keeps.
         empty = [layout.empty_block() for layout in reader.layouts.values()]
         session.append([*empty, *reader.blocks()])
     session.end(reader.last_change)
