@@ -199,14 +199,11 @@ class _Evaluation:
         logged = {var for eqn in self.records for var in variables(eqn.invars)}
         if self.pending:
             # Return only what something reads later.
-            needed = [
-                var
-                for eqn in self.pending
-                for var in eqn.outvars
-                if self.last_use.get(var, -1) >= i
-                or var in logged
-                or var in (self.inspected or ())
-            ]
+            needed = []
+            for var in [var for eqn in self.pending for var in eqn.outvars]:
+                is_read_later = self.last_use.get(var, -1) >= i
+                if is_read_later or var in logged or var in (self.inspected or ()):
+                    needed.append(var)
             outs = tracing.evaluate(self.program, self.pending, needed, self.env)
             self.env.update(zip(needed, outs, strict=True))
             self._inspect(self.pending)

@@ -184,11 +184,15 @@ class Traced:
     output: Callable[[list], PyTree]
 
 
+# Stands for an output that the program returns. A tracer must not outlive its trace.
+_TRACED = object()
+
+
 def trace(fun: Callable, *args: PyTree, **kwargs: PyTree) -> Traced:
     """Trace `fun`. Arrays are traced as by `jit`; everything else stays what it is."""
     leaves, treedef = jax.tree.flatten((args, kwargs))
     positions = [i for i, leaf in enumerate(leaves) if is_array(leaf)]
-    # Filled while tracing: the other outputs, which of all are traced, and their structure.
+    # Filled while tracing: the outputs, marked where they are tracers, and their structure.
     result: list = []
 
     def flat(*arrays: jax.Array) -> list[jax.Array]:
@@ -197,23 +201,18 @@ def trace(fun: Callable, *args: PyTree, **kwargs: PyTree) -> Traced:
             merged[i] = array
         args, kwargs = jax.tree.unflatten(treedef, merged)
         outs, out_tree = jax.tree.flatten(fun(*args, **kwargs))
-        traced = [isinstance(leaf, Tracer) for leaf in outs]
         # An output that is no tracer does not depend on the arrays. It never enters the
         # program, and the same object is returned.
-        result[:] = (
-            [None if t else x for t, x in zip(traced, outs, strict=True)],
-            traced,
-            out_tree,
-        )
-        return [x for t, x in zip(traced, outs, strict=True) if t]
+        result[:] = [_TRACED if isinstance(x, Tracer) else x for x in outs], out_tree
+        return [x for x in outs if isinstance(x, Tracer)]
 
     arrays = [leaves[i] for i in positions]
     jaxpr = jax.make_jaxpr(flat)(*arrays)
-    others, traced, out_tree = result
+    outs, out_tree = result
 
     def output(values: list) -> PyTree:
         arrays = map(tracing.returned_array, values, jaxpr.out_avals)
-        merged = [next(arrays) if t else x for t, x in zip(traced, others, strict=True)]
+        merged = [next(arrays) if x is _TRACED else x for x in outs]
         return jax.tree.unflatten(out_tree, merged)
 
     return Traced(jaxpr, arrays, output)

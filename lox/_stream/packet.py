@@ -131,7 +131,9 @@ class Layout:
 def stacked(packets: Sequence[Packet]) -> tuple[Delivery, ...]:
     """Return the deliveries of packets of one layout, with an axis of packets in front."""
     layout = packets[0].layout
-    stacks = [np.stack(arrays) for arrays in zip(*(p.arrays for p in packets), strict=True)]
+    # The first array of all packets, then the second, and so on: (packets, ...) each.
+    by_position = zip(*(packet.arrays for packet in packets), strict=True)
+    stacks = [np.stack(arrays) for arrays in by_position]
     leaves = [slot.read_all(stacks) for slot in layout.slots]
     return jax.tree.unflatten(layout.form, leaves)
 

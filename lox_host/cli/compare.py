@@ -35,9 +35,11 @@ def compare(
     table = [
         _line("state", [run.state for run in runs]),
         _line("rows", [run.rows for run in runs]),
-        *(_line(f"config {x}", [run.settings.get(x) for run in runs]) for x in entries),
-        *(_line(f"last {key}", [run.last.get(key) for run in runs]) for key in shown),
     ]
+    for entry in entries:
+        table.append(_line(f"config {entry}", [run.settings.get(entry) for run in runs]))
+    for key in shown:
+        table.append(_line(f"last {key}", [run.last.get(key) for run in runs]))
     if differing:
         table = [line for line in table if line[0]]
     # From lines to columns. Without lines, there is still a column for each run.

@@ -185,9 +185,6 @@ class SessionUpload:
         if not (self._log.is_ending and is_over(self._bucket, self.session)):
             self._log.note_ending()
             self._put_manifest(self._manifest + last_line)
-        self._remove()
-
-    def _remove(self) -> None:
         remove_session(self._folder)
         self._is_removed = True
         self._log.close()

@@ -88,13 +88,13 @@ from lox_host.store.key_rows import (
     read_key_rows as read_key_rows,
 )
 from lox_host.store.reader import (
-    NonFinite as NonFinite,
     Reader as Reader,
     open_session as open_session,
     open_store as open_store,
     reopen as reopen,
     retry_if_stale as retry_if_stale,
 )
+from lox_host.store.run_statistics import NonFinite as NonFinite
 from lox_host.store.saving import (
     after as after,
     newest_sessions as newest_sessions,

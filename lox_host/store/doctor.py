@@ -10,6 +10,7 @@ from collections import Counter
 from lox_host.store.folder import Path, examine_folder, list_session, mark
 from lox_host.store.format.journal import DATA_FILE, NAME
 from lox_host.store.reader import Reader, read_session
+from lox_host.store.run_statistics import lost_rows, row_counts
 from lox_host.store.session import Session
 
 
@@ -82,7 +83,7 @@ def _examine_session(folder: pathlib.Path, names: set[str]) -> SessionReport:
     problems = list(reader.problems)
     if reader.original != folder.name:
         problems.append(f"was called {reader.original}")
-    lost = reader.lost_rows()
+    lost = lost_rows(reader)
     problems += [f"rows of {key!r} that are damaged: {rows}" for key, rows in lost.items()]
     return SessionReport(folder.name, reader, problems, _rows(reader))
 
@@ -92,7 +93,7 @@ def _rows(reader: Reader) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is in the report
         # `|` of counters is the larger of each.
-        for counts in reader.row_counts().values():
+        for counts in row_counts(reader).values():
             longest |= counts
     return sum(longest[id] for id in reader.runs)
 

@@ -21,7 +21,8 @@ from lox_host.store.format.files import open_file
 from lox_host.store.format.journal import Entry
 from lox_host.store.format.layout import bad_fields, check, is_count
 from lox_host.store.format.lock import lock
-from lox_host.store.reader import NonFinite, Reader
+from lox_host.store.reader import Reader
+from lox_host.store.run_statistics import NonFinite, last_values, nonfinite, row_counts
 
 # Summaries with more numbers than this are not noted. Every reader would have to read them.
 MOST = 200_000
@@ -83,13 +84,9 @@ def note_summary(session: pathlib.Path) -> None:
 
 
 def _read(reader: Reader) -> Summary:
-    counts, last, nonfinite = reader.row_counts(), reader.last_values(), reader.nonfinite()
+    counts, last, bad = row_counts(reader), last_values(reader), nonfinite(reader)
     return {
-        id: RunSummary(
-            _rows_of_run(reader, counts, id),
-            last[id],
-            nonfinite.get(id, {}),
-        )
+        id: RunSummary(_rows_of_run(reader, counts, id), last[id], bad.get(id, {}))
         for id in reader.runs
     }
 
