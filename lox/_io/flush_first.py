@@ -5,10 +5,10 @@ from collections.abc import Iterable
 
 from lox._jax import tracing
 from lox._stream.callbacks import callback_thread, wait_for_packets
-from lox_host.host_logger import flush_writers
+from lox_host.all_loggers import flush_writers
 from lox_host.reading import find_stores
 from lox_host.store import Path, absolute
-from lox_host.worker import current_worker
+from lox_host.worker_thread import current_worker
 from lox_host.writer import Writer
 from lox_host.writers.save import StoreWriter
 

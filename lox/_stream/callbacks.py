@@ -24,10 +24,10 @@ import jax
 
 from lox._jax import host_call, tracing
 from lox._stream.packet import Packet
+from lox_host.all_loggers import settle
 from lox_host.failures import Failures
-from lox_host.host_logger import settle
 from lox_host.process_exit import wait_at_exit
-from lox_host.worker import Worker
+from lox_host.worker_thread import Worker
 
 # A callback may run a program with host calls. If these wait for room in the queue, and the
 # callback for them, nothing moves. lox sees this in most cases; in the others, waiting for
@@ -40,7 +40,8 @@ callback_thread = Worker(
     patience=1.0,
     waits_for_others=host_call.is_in_program,
 )
-# Waits for packets that are outputs of a program (`returned.py`), and hands them on.
+# Waits for packets that are outputs of a program, and hands them on: see
+# `returned_packets.py`.
 _arrival_thread = Worker("lox-arrivals", max_calls=1000, max_bytes=64 * 2**20)
 # The packets that it has not handed on yet.
 _arriving: collections.deque[object] = collections.deque()

@@ -18,15 +18,16 @@ from lox._core.staging import Traced
 from lox._core.transform import transformed
 from lox._core.when import Condition, check_when
 from lox._jax import equations, tracing
+from lox._jax.types import AnyArray, Program, PyTree
 from lox._logdict.logdict import logdict
 from lox._rows.types import P, R
 from lox._stream.callbacks import awaited, call_soon, start_callbacks
 from lox._stream.decode import unpacked
 from lox._stream.default_print import print_logs
 from lox._stream.handler import Tap
+from lox._stream.order_token import last_token
 from lox._stream.packet import Packet
-from lox._stream.returned import Returned, can_return_records, return_records
-from lox._stream.token import last_token
+from lox._stream.returned_packets import Returned, can_return_records, return_records
 from lox_host.interrupts import watch_signals
 
 
@@ -112,7 +113,7 @@ class Listens(Protocol):
 
     def __call__(self, packet: Packet, /) -> None: ...
 
-    def configured(self, jaxpr: Any, interval: int | None) -> Callable[[Packet], None]:
+    def configured(self, jaxpr: Program, interval: int | None) -> Callable[[Packet], None]:
         """Return the function that takes the packets of this program."""
         ...
 
@@ -124,7 +125,7 @@ def tapped(
     tags: str | Iterable[str] | None,
     interval: int | None,
     batch: int | None,
-    run: Any = None,
+    run: AnyArray = None,
     when: Condition | None = None,
     *,
     waits: bool = False,
@@ -160,7 +161,7 @@ def tapped(
     returning = transformed(fun, ft.partial(_tap_returning, *options), options, run)
 
     @ft.wraps(fun)
-    def tapped_call(*args: Any, **kwargs: Any) -> Any:
+    def tapped_call(*args: PyTree, **kwargs: PyTree) -> PyTree:
         if not tracing.is_eager():
             return by_host_calls()(*args, **kwargs)
         out, packets = returning(*args, **kwargs)
@@ -175,11 +176,11 @@ def _tap(
     collect: Collect,
     listener: Listens,
     batch: int | None,
-    run: Any,
+    run: AnyArray,
     fun: Callable,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
+    *args: PyTree,
+    **kwargs: PyTree,
+) -> PyTree:
     """Call a function, and send what it logs by host calls."""
     traced, collect = listening("lox.tap", collect, fun, *args, **kwargs)
     return _with_host_calls(collect, listener, batch, run, traced)
@@ -190,11 +191,11 @@ def _tap_returning(
     collect: Collect,
     listener: Listens,
     batch: int | None,
-    run: Any,
+    run: AnyArray,
     fun: Callable,
-    *args: Any,
-    **kwargs: Any,
-) -> tuple[Any, list[Returned]]:
+    *args: PyTree,
+    **kwargs: PyTree,
+) -> tuple[PyTree, list[Returned]]:
     """Call a function, and return what it logs where that is possible."""
     traced, collect = listening("lox.tap", collect, fun, *args, **kwargs)
     if not can_return_records(traced):
@@ -204,8 +205,8 @@ def _tap_returning(
 
 
 def _with_host_calls(
-    collect: Collect, listener: Listens, batch: int | None, run: Any, traced: Traced
-) -> Any:
+    collect: Collect, listener: Listens, batch: int | None, run: AnyArray, traced: Traced
+) -> PyTree:
     callback = listener.configured(traced.jaxpr, collect.interval)
     # The first host call comes after those that the program has made so far.
     interpreter = Interpreter(Tap(collect, last_token(), run, callback, batch)).on_device()
@@ -217,14 +218,14 @@ def _with_host_calls(
 class Listener:
     """Calls a callback with the logs in packets, on the callback thread."""
 
-    callback: Callable[[logdict], Any]
+    callback: Callable[[logdict], object]
     prefix: str
     process: bool
 
     def __str__(self) -> str:
         return "The callback of `lox.tap`"
 
-    def configured(self, jaxpr: Any, interval: int | None) -> Callable[[Packet], None]:
+    def configured(self, jaxpr: Program, interval: int | None) -> Callable[[Packet], None]:
         return self
 
     def check_steps(self, deliveries: Sequence[Delivery]) -> None:
@@ -255,10 +256,12 @@ class Listener:
 def _with_process(logs: logdict) -> logdict:
     number = np.array(jax.process_index())
     rows = logs.rows().items()
-    return logdict.of({key: own.with_steps({"process": number}) for key, own in rows})
+    return logdict.of({key: r.with_steps({"process": number}) for key, r in rows})
 
 
 def _identified(callback: Callable) -> Callable:
     """Return the callback in a form that is hashed by identity, to cache programs by."""
+    # An object may be equal to another one, or not hashable. Its bound method is compared
+    # by the identity of the object.
     kinds = types.FunctionType | types.BuiltinFunctionType | types.MethodType
     return callback if isinstance(callback, kinds) else callback.__call__

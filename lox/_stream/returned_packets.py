@@ -14,7 +14,6 @@ as the program has computed it. All other programs make host calls.
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import numpy as np
@@ -25,6 +24,7 @@ from lox._core.interpreter import Interpreter
 from lox._core.record import holds_records, log_effect, log_p
 from lox._core.staging import Traced
 from lox._jax import equations
+from lox._jax.types import AnyArray, PyTree
 from lox._rows.collected import Collected
 from lox._rows.rows import key_data, static
 from lox._stream.callbacks import hand_on_later
@@ -83,12 +83,12 @@ def _keys_logged_once(jaxpr: Jaxpr) -> Iterator[str | None]:
 
 def return_records(
     collect: Collect,
-    run: Any,
+    run: AnyArray,
     callback: Callable[[Packet], None],
     traced: Traced,
     *,
     stoppable: bool,
-) -> tuple[Any, list[Returned]]:
+) -> tuple[PyTree, list[Returned]]:
     """Evaluate a program, and return its output and what it has logged.
 
     Args:
