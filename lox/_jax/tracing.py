@@ -181,7 +181,7 @@ def source_line(eqn: JaxprEqn) -> str:
     return source_info_util.summarize(eqn.source_info) or "a line that is not known"
 
 
-class Frame(NamedTuple):
+class SourceFrame(NamedTuple):
     """A line of the user's code that JAX remembers for an equation."""
 
     file: str
@@ -189,10 +189,10 @@ class Frame(NamedTuple):
     function: str
 
 
-def user_frames(eqn: JaxprEqn) -> list[Frame]:
+def user_frames(eqn: JaxprEqn) -> list[SourceFrame]:
     """Return the user's lines that made `eqn`, the innermost first."""
     frames = _source_info_util.user_frames(eqn.source_info.traceback)
-    return [Frame(f.file_name, f.start_line, f.function_name) for f in frames]
+    return [SourceFrame(f.file_name, f.start_line, f.function_name) for f in frames]
 
 
 def place() -> object:

@@ -38,11 +38,11 @@ from lox._jax import equations
 from lox._jax.name_scopes import Level, levels_of
 from lox._jax.types import Code, Program
 
-Kind = Literal["in", "out"]
+Direction = Literal["in", "out"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class ScopeEntry:
     """One entry into a scope, in one program.
 
     Attributes:
@@ -77,7 +77,7 @@ class Place:
 
     index: int
     name: str
-    kind: Kind
+    kind: Direction
     variables: tuple[Var, ...]
 
     def only(self, has: Callable[[Var], bool]) -> "Place":
@@ -122,9 +122,9 @@ class Within:
             )
         return within
 
-    def entry(self, start: int, end: int, *names: str) -> Entry:
+    def entry(self, start: int, end: int, *names: str) -> ScopeEntry:
         path = (*self.path, *names)
-        return Entry(path, start, end, self.is_derivative, self.is_watched)
+        return ScopeEntry(path, start, end, self.is_derivative, self.is_watched)
 
 
 NOWHERE = Within()
@@ -172,7 +172,7 @@ def matches(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(f"/{name}", pattern) or fnmatch.fnmatchcase(name, pattern)
 
 
-def entries_in(program: Jaxpr, within: Within, selection: Selection) -> list[Entry]:
+def entries_in(program: Jaxpr, within: Within, selection: Selection) -> list[ScopeEntry]:
     """Return the selected entries of a program, without those of programs inside it.
 
     Those of functions that were watched before JAX differentiated them are left out.
@@ -211,7 +211,7 @@ _known: weakref.WeakKeyDictionary[Jaxpr, dict[tuple[Within, Selection], bool]]
 _known = weakref.WeakKeyDictionary()
 
 
-def names_in(program: Program, within: Within = NOWHERE) -> list[str]:
+def scope_names(program: Program, within: Within = NOWHERE) -> list[str]:
     """Return the names of all scopes of a program, at any depth, each of them once.
 
     Derivatives are left out, except for records of scopes that were watched inside them.
@@ -229,7 +229,7 @@ def names_in(program: Program, within: Within = NOWHERE) -> list[str]:
                 if record.scope is not None:
                     names.add("/".join((*inside.outside, record.scope)))
             for inner in programs_in(eqn):
-                names.update(names_in(inner, inside))
+                names.update(scope_names(inner, inside))
     return sorted(names)
 
 
@@ -253,12 +253,12 @@ def programs_in(eqn: JaxprEqn) -> Iterator[Jaxpr]:
         yield from equations.jaxprs_in(eqn.params)
 
 
-def _entries(program: Jaxpr, within: Within) -> Iterator[Entry]:
+def _entries(program: Jaxpr, within: Within) -> Iterator[ScopeEntry]:
     """Yield all entries into scopes, in the order in which they end."""
     # The levels that are open, each with the index of its first equation.
     opened: list[tuple[Level, int]] = []
 
-    def close(depth: int, end: int) -> Iterator[Entry]:
+    def close(depth: int, end: int) -> Iterator[ScopeEntry]:
         while len(opened) > depth:
             around = within.at([level for level, _ in opened])
             level, start = opened.pop()
@@ -283,12 +283,12 @@ def _entries(program: Jaxpr, within: Within) -> Iterator[Entry]:
     yield from close(0, len(program.eqns))
 
 
-def _single(i: int, eqn: JaxprEqn, within: Within, name: str) -> Entry:
+def _single(i: int, eqn: JaxprEqn, within: Within, name: str) -> ScopeEntry:
     """Return one equation as an entry of its own."""
     return within.inside(eqn).entry(i, i + 1, name)
 
 
-def inputs_of(program: Jaxpr, entry: Entry) -> tuple[Var, ...]:
+def inputs_of(program: Jaxpr, entry: ScopeEntry) -> tuple[Var, ...]:
     """Return what an entry reads and does not compute, in the order of reading."""
     computed: set[Var] = set()
     found: dict[Var, None] = {}  # a set that keeps its order
@@ -298,7 +298,9 @@ def inputs_of(program: Jaxpr, entry: Entry) -> tuple[Var, ...]:
     return tuple(found)
 
 
-def outputs_of(program: Jaxpr, entry: Entry, uses: Mapping[Var, float]) -> tuple[Var, ...]:
+def outputs_of(
+    program: Jaxpr, entry: ScopeEntry, uses: Mapping[Var, float]
+) -> tuple[Var, ...]:
     """Return what an entry computes and something after it reads; `uses`: `last_uses`."""
     computed = [v for eqn in program.eqns[entry.start : entry.end] for v in eqn.outvars]
     return tuple(v for v in computed if uses.get(v, -1) >= entry.end)

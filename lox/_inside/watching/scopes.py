@@ -18,11 +18,11 @@ from lox._core.record import log_p
 from lox._core.staging import trace
 from lox._inside.watching.handler import WatchInside
 from lox._inside.watching.module_scopes import open_module_scopes
-from lox._inside.watching.options import Options
+from lox._inside.watching.options import WatchOptions
 from lox._inside.watching.places import (
     EVERYTHING,
     NOWHERE,
-    Entry,
+    ScopeEntry,
     Within,
     entries_in,
     outputs_of,
@@ -77,7 +77,7 @@ def scopes(fun: Callable[P, Any]) -> Callable[P, "Scopes"]:
     return listed
 
 
-_VALUES = Options(
+_VALUES = WatchOptions(
     selection=EVERYTHING,
     values=("out",),
     stats=(("value", lambda x: x),),
@@ -171,9 +171,9 @@ def _found(program: Jaxpr, within: Within = NOWHERE, times: int | None = 1) -> F
     return found
 
 
-def _by_start(program: Jaxpr, within: Within) -> dict[int, list[Entry]]:
+def _by_start(program: Jaxpr, within: Within) -> dict[int, list[ScopeEntry]]:
     """Return the entries of a program by their first equation, outer scopes first."""
-    starts: dict[int, list[Entry]] = {}
+    starts: dict[int, list[ScopeEntry]] = {}
     entries = entries_in(program, within, EVERYTHING)
     # Of those that start together, the one that ends later is around the other.
     for entry in sorted(entries, key=lambda entry: (-entry.end, len(entry.path))):
