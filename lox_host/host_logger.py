@@ -19,7 +19,7 @@ import sys
 import time
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError
 from typing import Any, TypeVar
 
@@ -101,6 +101,12 @@ class HostLogger:
         if not self._members:
             return [self]
         return [back_end for member in self._members for back_end in member.back_ends]
+
+    def with_members(self) -> Iterator["HostLogger"]:
+        """Yield this logger and all loggers that are nested in it."""
+        yield self
+        for member in self._members:
+            yield from member.with_members()
 
     @property
     def everywhere(self) -> bool:
@@ -378,8 +384,12 @@ def check_config(config: object) -> None:
 
 
 def outermost_first() -> list[HostLogger]:
-    """Return the loggers that have runs, each `MultiLogger` before its members."""
-    return sorted(active_loggers, key=lambda logger: logger.depth, reverse=True)
+    """Return the loggers that have runs, each `MultiLogger` before its members.
+
+    Members are among them even without a run: they may be about to get rows.
+    """
+    loggers = {one for logger in list(active_loggers) for one in logger.with_members()}
+    return sorted(loggers, key=lambda logger: logger.depth, reverse=True)
 
 
 def wait_a_little(future: Future, seconds: float = 0.05) -> None:

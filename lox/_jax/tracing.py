@@ -257,6 +257,11 @@ def is_differentiating() -> bool:
     return type(_core.trace_ctx.trace).__name__ in ("JVPTrace", "LinearizeTrace")
 
 
+def is_eager() -> bool:
+    """Return whether operations are run at once, with no transformation around."""
+    return isinstance(_core.trace_ctx.trace, _core.EvalTrace)
+
+
 def is_staging() -> bool:
     """Return whether operations are only written down now, to be run later."""
     return isinstance(_core.trace_ctx.trace, DynamicJaxprTrace)

@@ -37,6 +37,7 @@ from lox._runs.key_words import key_words
 from lox._runs.logger_callbacks import FinishRuns, WriteRows
 from lox._runs.open_run import open_run
 from lox._runs.run_options import run_options
+from lox._stream.callbacks import wait_for_packets
 from lox._stream.emit import emit
 from lox._stream.host_call_order import last_token
 from lox._stream.packet import Packet
@@ -239,6 +240,9 @@ class BaseLogger:
 
         @ft.wraps(fun)
         def logged(*args, **kwargs):
+            if tracing.is_eager():
+                # The records of earlier calls may have come after these had returned.
+                self._host.check()
             try:
                 out = call(*args, **kwargs)
             except Exception:
@@ -315,7 +319,7 @@ class BaseLogger:
     def _finish_ending(self) -> None:
         """Outside of programs, wait for programs that are to end runs, and end the runs."""
         if self._ends_later and tracing.staged_program() is None:
-            jax.effects_barrier()
+            wait_for_packets()
             self._host.finish_ending()
 
     def _check(self, state: LoggerState) -> None:
@@ -397,7 +401,7 @@ def _after_programs():
     """Wait for what programs have yet to send, before something is done on the host."""
     try:
         if tracing.staged_program() is None:
-            jax.effects_barrier()
+            wait_for_packets()
     finally:
         yield
 

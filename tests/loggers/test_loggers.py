@@ -875,6 +875,8 @@ def test_one_of_several_loggers_that_is_finished_alone():
     state = logger.init(KEYS[0])
     logger.log(state, {"x": 1})
     alone.finish(alone.init(KEYS[0]))
+    # Its thread gets the row late: `barrier` has to wait for it.
+    alone._host.worker.submit(lambda: time.sleep(0.3))
     logger.log(state, {"x": 2})
     with pytest.raises(ValueError, match="is finished"):
         lox.barrier()
