@@ -46,7 +46,7 @@ from lox._inside.watching.options import WatchOptions
 from lox._inside.watching.places import (
     NOWHERE,
     Place,
-    Within,
+    ScopesAround,
     entries_in,
     holds_entries,
     inputs_of,
@@ -77,7 +77,7 @@ class Watch(Handler):
     options: WatchOptions = static()
     steps: dict[str, AnyArray] = dataclasses.field(default_factory=dict)
     counters: tuple[jax.Array, ...] = ()
-    within: Within = static(default=NOWHERE)
+    within: ScopesAround = static(default=NOWHERE)
     is_inside: bool = static(default=False)
 
     captures = True

@@ -23,7 +23,7 @@ from lox._inside.watching.places import (
     EVERYTHING,
     NOWHERE,
     ScopeEntry,
-    Within,
+    ScopesAround,
     entries_in,
     outputs_of,
     programs_in,
@@ -150,7 +150,7 @@ def _summary(entries: list[Returned]) -> str:
     return "; ".join(f"{text} ({n} times)" if n > 1 else text for text, n in counts.items())
 
 
-def _found(program: Jaxpr, within: Within = NOWHERE, times: int | None = 1) -> Found:
+def _found(program: Jaxpr, within: ScopesAround = NOWHERE, times: int | None = 1) -> Found:
     """Return what leaves each scope, in the order in which scopes start."""
     found: Found = {}
     uses, starts = last_uses(program), _by_start(program, within)
@@ -171,7 +171,7 @@ def _found(program: Jaxpr, within: Within = NOWHERE, times: int | None = 1) -> F
     return found
 
 
-def _by_start(program: Jaxpr, within: Within) -> dict[int, list[ScopeEntry]]:
+def _by_start(program: Jaxpr, within: ScopesAround) -> dict[int, list[ScopeEntry]]:
     """Return the entries of a program by their first equation, outer scopes first."""
     starts: dict[int, list[ScopeEntry]] = {}
     entries = entries_in(program, within, EVERYTHING)
