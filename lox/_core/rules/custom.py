@@ -75,7 +75,7 @@ def custom_jvp(
     ) -> tuple[list, list]:
         inputs = [args[i] for i in live]
         outs, tangents = jax.jvp(function_of(eqn, args, live), inputs, tangents)
-        # Tangents of integers have the dtype float0, which no program can return.
+        # Tangents of integers are zeros of the dtype float0, which `jvp` below makes anew.
         return outs, [t for t in tangents if is_differentiable(t)]
 
     def itself(interpreter: Interpreter, args: list, tangents: list) -> Staged:
