@@ -322,7 +322,7 @@ class SessionColumns:
         with self._files as files:
             for frame in self._frames.get(group, [])[known.frames :]:
                 new = files.column(frame, number) if known.is_shared else None
-                if new is None or not known.add(new.astype(np.float64), runs):
+                if new is None or not known.add(new, runs):
                     known.is_shared = False
                     return None
         return known.positions.array

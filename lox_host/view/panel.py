@@ -16,8 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from lox_host.display.bands import CENTRES, LEVEL, resamples
 from lox_host.view import density as drawing
 from lox_host.view.aggregate import (
+    BANDS,
     Aggregate,
     aggregate,
     common_positions,
@@ -25,7 +27,6 @@ from lox_host.view.aggregate import (
     group_means,
     smoothed,
 )
-from lox_host.view.bands import BANDS, CENTRES, LEVEL, resamples
 from lox_host.view.elements import as_elements
 from lox_host.view.selection import Group
 from lox_host.view.series import Part
