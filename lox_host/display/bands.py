@@ -5,10 +5,11 @@ a run has no value at a position: it has not started yet, has ended, or is not f
 Everything is computed from the finite values, of which there may be fewer at one position
 than at another.
 
-`iqm` is the interquartile mean: a quarter of the values, rounded down, is left out on either
-side, as in SciPy's `trim_mean`. One run in twenty that fails moves a mean, but not this one.
-Its confidence interval is that of a trimmed mean (Tukey and McLaughlin, 1963): the variance
-is that of the values, with those that were left out moved to the nearest that were not.
+`iqm` is the interquartile mean: a quarter of the values, rounded down, is left out on
+either side, as in SciPy's `trim_mean`. One run in twenty that fails moves a mean, but not
+this one. Its confidence interval is that of a trimmed mean (Tukey and McLaughlin, 1963): the
+variance is that of the values, with those that were left out moved to the nearest that were
+not.
 """
 
 from collections.abc import Callable
@@ -21,8 +22,8 @@ LEVEL = 0.95  # of a bootstrapped interval
 
 Reach = tuple[np.ndarray, np.ndarray]
 
-# For few degrees of freedom, from 1, where the series below is not good: the 97.5 % quantile
-# of Student's t distribution.
+# The 97.5 % quantile of Student's t distribution, by its degrees of freedom from 1. So few
+# are too few for the series in `t_quantile`.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 

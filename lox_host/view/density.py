@@ -184,7 +184,7 @@ def value_range(
     # time of a zoom.
     every = -(-low.size // SAMPLED)
     some = _known(low[::every]), _known(high[::every])
-    lows, highs = (some if some[0].size and some[1].size else (lows, highs))
+    lows, highs = some if some[0].size and some[1].size else (lows, highs)
     near = float(np.quantile(lows, 0.01)), float(np.quantile(highs, 0.99))
     width = near[1] - near[0]
     if width <= 0 or full[1] - full[0] <= 4 * width:
@@ -268,9 +268,7 @@ def _reduced(
     return result
 
 
-def _joined(
-    ignoring: np.ufunc, plain: np.ufunc, rows: np.ndarray, size: int
-) -> np.ndarray:
+def _joined(ignoring: np.ufunc, plain: np.ufunc, rows: np.ndarray, size: int) -> np.ndarray:
     """Reduce each `size` rows to one. The last ones may be fewer."""
     whole = len(rows) // size * size
     matrix = rows[:whole].reshape(-1, size, rows.shape[1])

@@ -10,7 +10,7 @@ import hashlib
 import json
 
 from lox_host.view.page import script, single_html, style
-from lox_host.view.panel import Json
+from lox_host.view.panel_rows import Json
 from lox_host.view.viewer import Viewer
 
 TABLE_KEYS = 8  # the number of keys in the table

@@ -73,16 +73,12 @@ function layoutPanels(body) {
   for (const key of shownKeys()) watcher.observe(panelOf(key).element);
 }
 
-// The keys by the first part of their names. Prefixes with one or two keys stay together, as
-// a line of panels for each would be mostly empty.
+// The keys by the sections that the server has put them into.
 function keySections(keys) {
-  const prefixOf = (key) => (key.includes("/") ? key.slice(0, key.indexOf("/")) : "");
-  const all = new Map();
-  for (const key of keys) all.set(prefixOf(key), [...(all.get(prefixOf(key)) || []), key]);
+  const shown = new Set(keys);
   const sections = new Map();
-  for (const [prefix, some] of all) {
-    const name = some.length > 2 ? prefix : "";
-    sections.set(name, [...(sections.get(name) || []), ...some]);
+  for (const { name, section } of overview.keys) {
+    if (shown.has(name)) sections.set(section, [...(sections.get(section) || []), name]);
   }
   return sections;
 }

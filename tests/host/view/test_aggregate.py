@@ -6,8 +6,8 @@ import pytest
 from lox_host.display.bands import iqm, quantile
 from lox_host.view.aggregate import aggregate, extreme_rows, smoothed
 from lox_host.view.density import blocks, density, envelope, lines, marks, value_range
+from lox_host.view.groups import group_runs
 from lox_host.view.growing import SharedColumn
-from lox_host.view.selection import group_runs
 from lox_host.view.series import Part, follows, make_parts, tile_of
 from lox_host.view.summary import summarize
 
@@ -276,4 +276,4 @@ def test_steps_that_all_runs_share_are_kept_once(size):
         other[place] += 1
         column = SharedColumn()
         frames = np.split(other, range(size, len(steps), size))
-        assert not all([column.add(frame, 3) for frame in frames])
+        assert not all(column.add(frame, 3) for frame in frames)

@@ -261,10 +261,10 @@ def test_a_run_that_was_run_again_is_shown_in_its_newest_session(tmp_path):
         write_matrix(tmp_path, [{}], {"x": np.full((3, 1), value)}, np.arange(3))
     viewer = Viewer([tmp_path])
     assert len(viewer.catalog.runs) == 2
-    [part] = viewer.catalog.parts("x", "step", viewer.selected({}))
+    [part] = viewer.catalog.parts("x", "step", viewer.selection.selected({}))
     assert part.values.ravel().tolist() == [2, 2, 2]
     old = [viewer.catalog.runs[0].session.uid]
-    [part] = viewer.catalog.parts("x", "step", viewer.selected({"sessions": old}))
+    [part] = viewer.catalog.parts("x", "step", viewer.selection.selected({"sessions": old}))
     assert part.values.ravel().tolist() == [1, 1, 1]
 
 
@@ -342,7 +342,7 @@ def test_filters_are_those_of_the_command_line(tmp_path):
     viewer = Viewer([tmp_path])
 
     def found(where):
-        return viewer.selected({"where": where}).tolist()
+        return viewer.selection.selected({"where": where}).tolist()
 
     assert found("lr > 0.15 and return > 9.5") == [2, 3]
     assert found("value == 1 and not lr > 0.15") == [0]
