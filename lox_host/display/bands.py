@@ -7,9 +7,9 @@ than at another.
 
 `iqm` is the interquartile mean: a quarter of the values, rounded down, is left out on
 either side, as in SciPy's `trim_mean`. One run in twenty that fails moves a mean, but not
-this one. Its confidence interval is that of a trimmed mean (Tukey and McLaughlin, 1963): the
-variance is that of the values, with those that were left out moved to the nearest that were
-not.
+this one. Its confidence interval is that of a trimmed mean (Tukey and McLaughlin, 1963):
+the variance is that of the values, with those that were left out moved to the nearest that
+were not.
 """
 
 from collections.abc import Callable

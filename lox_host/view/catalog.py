@@ -46,6 +46,7 @@ class Catalog:
         self.sessions: dict[tuple[str, str], ViewSession] = {}
         self.problems: dict[str, None] = {}
         self.version = 0
+        self._same: dict[tuple[str, str, int], list[ViewRun]] = {}
         self._lists: dict[str, int] = {}
         self._searched = -SEARCH
         self._used: dict[tuple[ViewSession, str], float] = {}
@@ -110,14 +111,11 @@ class Catalog:
                 earlier = self._earlier(session, identity) if run.resumed else None
                 found = ViewRun(number, uid, session, run, config, earlier, identity)
                 self.runs.append(found)
+                self._same.setdefault(identity, []).append(found)
 
     def _earlier(self, session: ViewSession, identity: tuple[str, str, int]) -> int | None:
         """Return the number of the run that a resumed run continues, or None."""
-        same = [
-            other
-            for other in self.runs
-            if other.identity == identity and other.session.name < session.name
-        ]
+        same = [r for r in self._same.get(identity, ()) if r.session.name < session.name]
         newest = max(same, key=lambda other: other.session.name, default=None)
         return None if newest is None else newest.number
 

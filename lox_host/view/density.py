@@ -74,7 +74,7 @@ def lines(parts: Sequence[Part], span: tuple[float, float], bins: int) -> list[L
                 x, y = x[order], y[order]
             first, after = rows_in_span(x, span)
             rows = first + extreme_rows(y[first:after], bins)
-            found.append(Line(run, x[rows], y[rows].astype(np.float32)))
+            found.append(Line(run, x[rows], y[rows]))
     return found
 
 
@@ -211,7 +211,7 @@ def _by_rows(values: Sequence[np.ndarray], x: np.ndarray) -> Envelope:
     rows = len(x)
     if rows < 2:
         span = (float(x[0]), float(x[0])) if rows else (0.0, 1.0)
-        matrix = np.concatenate([v[:1].astype(np.float32) for v in values], axis=1)
+        matrix = np.concatenate([v[:1] for v in values], axis=1)
         return Envelope(span, matrix, matrix)
     size = -(-(rows - 1) // COLUMNS)
     columns = -(-(rows - 1) // size)
@@ -253,7 +253,7 @@ def _reduced(
         size: How many rows a bin has.
         columns: How many bins there are. Bins after the last row are NaN.
     """
-    result = np.full((columns, part.shape[1]), np.nan, np.float32)
+    result = np.full((columns, part.shape[1]), np.nan, part.dtype)
     whole = max(0, (len(part) - 1) // size)
     if whole:
         matrix = part[: whole * size].reshape(whole, size, -1)
@@ -294,7 +294,7 @@ def _by_positions(
     """Return the envelope of runs that do not share positions, run by run."""
     edges = np.linspace(*span, columns + 1)
     runs = sum(len(part.runs) for part in parts)
-    low, high = (np.full((columns, runs), np.nan, np.float32) for _ in range(2))
+    low, high = (np.full((columns, runs), np.nan) for _ in range(2))
     place = 0
     for part in parts:
         for column in range(len(part.runs)):

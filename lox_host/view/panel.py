@@ -41,6 +41,7 @@ def draw_panel(rows: PanelRows, options: PanelOptions) -> Json:
     found["marks"] = [
         {**rows.name(mark.run), "x": mark.x, "y": number(mark.y), "end": mark.is_end}
         for mark in marks
+        if math.isfinite(mark.x)
     ]
     found["diverged"] = sum(mark["end"] for mark in found["marks"])
     found["rows"] = int(sum(part.lengths.sum() for part in raw))
@@ -128,7 +129,7 @@ def _ranges(
 def _image(around: drawing.Envelope, y: tuple[float, float], log_y: bool) -> Json:
     if log_y:
         with np.errstate(all="ignore"):
-            floor = np.log10(np.maximum(around.low, np.float32(y[0] / 10)))
+            floor = np.log10(np.maximum(around.low, y[0] / 10))
             top = np.log10(np.where(around.high > 0, around.high, np.nan))
         around = drawing.Envelope(around.span, floor, top)
         counts = drawing.density(around, (math.log10(y[0]), math.log10(y[1])))

@@ -45,8 +45,9 @@ class Selection:
             runs = runs[(column >= low) & (column <= high)]
         picks = fields.get("picks")
         if picks:
-            chosen = {run.number for run in self._catalog.runs if run.uid in set(picks)}
-            runs = np.array([run for run in runs.tolist() if run in chosen], int)
+            uids = set(picks)
+            chosen = [run.number for run in self._catalog.runs if run.uid in uids]
+            runs = runs[np.isin(runs, chosen)]
         return runs
 
     def listed(self, fields: Json) -> np.ndarray:

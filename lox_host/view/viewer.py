@@ -227,15 +227,16 @@ class Viewer:
         return rates.tolist()
 
     def diverged(self, fields: Json) -> Json:
-        """Return how many runs end with a value that is not finite, by session."""
-        counts = {}
+        """Return the runs that end with a value that is not finite, and count them."""
+        counts, runs = {}, set[int]()
         for session in self.catalog.sessions.values():
             numbers, gone = set(session.numbers.values()), set[int]()
             for key in session.columns.suspects():
                 marks = self._marks_of(key, self.selection.position("step", key))
                 gone.update(mark.run for mark in marks if mark.is_end)
             counts[session.uid] = len(gone & numbers)
-        return {"diverged": counts}
+            runs |= gone & numbers
+        return {"diverged": counts, "runs": sorted(runs)}
 
     def run(self, fields: Json) -> Json:
         """Return the config and the keys of one run."""

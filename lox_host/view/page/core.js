@@ -158,7 +158,12 @@ const stats = { bytes: 0 };
 
 function askFrozen(question, fields) {
   const { answers } = frozen;
-  if (question === "panel") return structuredClone(answers.panels[fields.key]);
+  if (question === "panel") {
+    const grouped = answers.groupings[fields.group ?? ""] ?? Object.values(answers.groupings)[0];
+    const panel = structuredClone({ ...answers.panels[fields.key], ...grouped[fields.key] });
+    panel.lines.forEach((line, i) => { line.group = panel.line_groups[i]; });
+    return panel;
+  }
   if (question === "table") {
     const columns = {};
     for (const key of fields.keys) {

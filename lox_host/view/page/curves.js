@@ -24,12 +24,14 @@ function curveControls() {
     option.of = name;
     const items = options.map(([value, text]) => option(value, text));
     const onchange = (event) => change({ [name]: event.target.value });
-    const disabled = Boolean(frozen);
+    const disabled = Boolean(frozen) && name !== "group";
     return h("label", {}, label, h("select", { name, onchange, disabled }, items));
   };
   const check = (name, label, disabled) => h("label", { class: "check" },
     h("input", { type: "checkbox", name, checked: state[name], disabled, onchange: (e) => change({ [name]: e.target.checked }) }), label);
-  const config = overview.config.map((entry) => [entry.name, `${entry.name} (${entry.values})`]);
+  const { groupings } = frozen?.answers ?? {};
+  const config = overview.config.filter((entry) => !groupings || entry.name in groupings)
+    .map((entry) => [entry.name, `${entry.name} (${entry.values})`]);
   const auto = overview.group ? [["auto", `${overview.group} (auto)`]] : [["auto", "nothing"]];
   return [
     select("x", "x", overview.x.map((name) => [name, name])),

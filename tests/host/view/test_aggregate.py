@@ -181,6 +181,14 @@ def test_runs_at_the_upper_end_of_the_axis_are_in_the_image():
     assert counts[0].tolist() == [3] + [0] * 8
 
 
+def test_values_beyond_single_precision_are_drawn():
+    part = part_of(np.full((20, 60), 1e300))
+    around = envelope([part], (-np.inf, np.inf))
+    assert value_range(around.low, around.high)[1] == (1e300, 1e300)
+    assert density(around, (0.0, 2e300)).max() == 60
+    assert lines([part], (-np.inf, np.inf), 300)[0].y[0] == 1e300
+
+
 def test_quantiles_ignore_what_is_not_finite():
     values = rng.normal(size=(6, 9))
     values[1, :3] = np.nan, np.inf, -np.inf

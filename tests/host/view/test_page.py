@@ -200,6 +200,33 @@ def test_the_table_sorts_and_selects(page):
     assert drawn["runs"] == 2
 
 
+def test_the_page_says_which_runs_diverged_and_which_group_is_best(page):
+    wait_for(page, "document.querySelector('#show-diverged') !== null")
+    assert page.inner_text("#count") == "64 runs, 1 diverged"
+    page.click("#show-diverged")
+    wait_for(page, "lox.state.picks.length === 1 && lox.panel('return')?.runs === 1")
+    assert (
+        page.evaluate("lox.overview.runs.findIndex(r => r.uid === lox.state.picks[0])") == 5
+    )
+    page.keyboard.press("Escape")
+    page.fill("#where", "seed != 5")
+    page.keyboard.press("Enter")
+    text = "63 of 64 runs, none diverged"
+    wait_for(page, f"document.querySelector('#count').innerText === '{text}'")
+    page.fill("#where", "")
+    page.keyboard.press("Enter")
+    page.click("#tab-sweep")
+    wait_for(page, "document.querySelectorAll('#by-group li').length === 3")
+    last = VALUES["return"][-1].astype(float)
+    means = [np.nanmean(last[group(i)]) for i in range(3)]
+    shown = page.locator("#by-group li").all_inner_texts()
+    for i, place in enumerate(np.argsort(means)[::-1]):
+        assert shown[i].startswith(f"lr {'1e-4' if LRS[place] == 1e-4 else LRS[place]:}")
+        gone = "1 not finite" if 5 in group(place) else "none not finite"
+        assert gone in shown[i]
+        assert f"{means[place]:.4g}" in shown[i]
+
+
 def test_a_diverged_run_is_marked_in_the_table(browser, server):
     page = open_page(browser, server.url, "view=table&where=seed+%3D%3D+5")
     wait_for(page, "document.querySelectorAll('tr.diverged').length === 1")
@@ -276,6 +303,15 @@ def test_an_export_opens_without_network(browser, store, tmp_path):
     alive = [run for run in group(0) if run != 5]
     truth = VALUES["return"][:, alive].astype(float).mean(1)
     np.testing.assert_allclose(floats(drawn["groups"][0]["centre"]), truth, rtol=1e-12)
+    # The runs can still be grouped in other ways.
+    page.select_option("select[name=group]", "net")
+    wait_for(page, "lox.panel('return').groups.length === 2")
+    drawn = panel_of(page, "return")
+    alive = [run for run in range(RUNS) if run % 2 == 0]
+    truth = VALUES["return"][:, alive].astype(float).mean(1)
+    np.testing.assert_allclose(floats(drawn["groups"][1]["centre"]), truth, rtol=1e-12)
+    assert drawn["density"] is not None
+    assert page.is_disabled("select[name=centre]")
     for view in ("table", "sweep", "run", "overview"):
         page.click(f"#tab-{view}")
         page.wait_for_timeout(100)
