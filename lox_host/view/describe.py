@@ -19,7 +19,7 @@ def brief(run: ViewRun) -> Json:
     config = {name: plain(value) for name, value in run.config.items()}
     return {
         "uid": run.uid,
-        "name": run.run.title,
+        "name": run.name,
         "session": run.session.uid,
         "config": config,
     }

@@ -160,27 +160,32 @@ def _note(
             Empty: each line is a run.
     """
     runs = sum(len(part.runs) for part in parts)
-    noun = f"element{of_runs}" if of_runs else "run"
     gone = sum(result.diverged for result in aggregates)
+    noun = f"elements{of_runs}" if of_runs else "runs"
     said = []
-    if aggregates:
-        noun = f"elements{of_runs}" if of_runs else "runs"
+    if aggregates and gone == runs:
+        said.append(f"all {runs:,} {noun} diverged")
+    elif aggregates:
         counted = f"{runs - gone:,} of {runs:,} {noun}" if gone else f"{runs:,} {noun}"
-        band = BAND_NAMES.get(options.band)
-        if band is None:
-            largest = max(aggregates, key=lambda result: result.runs)
-            number = resamples((len(largest.x), largest.runs), options.centre)
-            band = f"{LEVEL:.0%} bootstrap CI ({number:,} resamples)"
-        said.append(f"{CENTRE_NAMES[options.centre]} {band}".strip() + f" of {counted}")
+        said.append(f"{_drawn(aggregates, options)} of {counted}")
+        said += [f"{gone:,} diverged"] if gone else []
     elif runs == 1:
-        said.append(f"1 {noun}")
-    if gone:
-        said.append(f"{gone:,} diverged")
+        said.append(f"1 element{of_runs}" if of_runs else "1 run")
     if options.smooth > 1:
         said.append(f"smoothed over {options.smooth:,} rows")
     if aggregates and common_positions(parts) is None:
         said.append("interpolated at common positions")
     return ", ".join(said)
+
+
+def _drawn(aggregates: Sequence[Aggregate], options: PanelOptions) -> str:
+    """Say what the line and the band are."""
+    band = BAND_NAMES.get(options.band)
+    if band is None:
+        largest = max(aggregates, key=lambda result: result.runs)
+        number = resamples((len(largest.x), largest.runs), options.centre)
+        band = f"{LEVEL:.0%} bootstrap CI ({number:,} resamples)"
+    return f"{CENTRE_NAMES[options.centre]} {band}".strip()
 
 
 def _count(number: int, noun: str) -> str:

@@ -20,7 +20,7 @@ def describe_run(run: ViewRun) -> Json:
     columns = run.session.columns
     return {
         "uid": run.uid,
-        "name": run.run.title,
+        "name": run.name,
         "session": run.session.name,
         "store": run.session.store,
         "state": run.session.state(),

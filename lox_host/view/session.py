@@ -40,6 +40,11 @@ class ViewRun:
     earlier: int | None
     identity: tuple[str, str, int]
 
+    @property
+    def name(self) -> str:
+        """What a page calls the run: its name, or else something to click on."""
+        return self.run.title if self.run.title.strip() else self.uid
+
 
 class ViewSession:
     """A session of a store, and its columns.

@@ -8,6 +8,12 @@ const frozen = embedded ? JSON.parse(embedded.textContent) : null;
 
 // ---- Elements ------------------------------------------------------------------------------
 
+// Characters that change how others are shown, or show nothing: controls, and those that turn
+// the direction of text around.
+const CONTROLS = /[\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+const visible = (text) => text.replace(CONTROLS, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+const asText = (child) => (typeof child === "string" ? visible(child) : child);
+
 function h(tag, attributes, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes || {})) {
@@ -17,12 +23,21 @@ function h(tag, attributes, ...children) {
     else if (name in element && name !== "list") element[name] = value;
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined).map(asText));
   return element;
 }
 
+// Put other children into an element. The one with the same name keeps the focus, so that
+// somebody without a pointer need not begin again.
+const focusName = (element) => element.dataset.focus || element.id;
+
 function replace(element, ...children) {
-  element.replaceChildren(...children.flat().filter((c) => c !== null && c !== undefined));
+  const active = document.activeElement;
+  const name = element !== active && element.contains(active) ? focusName(active) : "";
+  element.replaceChildren(...children.flat().filter((c) => c !== null && c !== undefined).map(asText));
+  if (!name) return;
+  const again = [...element.querySelectorAll("[data-focus], [id]")].find((other) => focusName(other) === name);
+  again?.focus({ preventScroll: true });
 }
 
 // ---- Arrays and numbers --------------------------------------------------------------------
@@ -82,10 +97,13 @@ const DEFAULTS = {
 };
 const state = { ...DEFAULTS };
 
-function readState() {
+// In a notebook, the page is the text of a frame and has no address. A link would leave it.
+const isInside = location.protocol === "about:";
+
+function readState(link = location.hash) {
   Object.assign(state, structuredClone(DEFAULTS));
   const given = frozen ? { ...frozen.state } : {};
-  const hash = new URLSearchParams(location.hash.slice(1));
+  const hash = new URLSearchParams(link.slice(1));
   for (const [name, text] of hash) {
     if (!(name in DEFAULTS)) continue;
     if (typeof DEFAULTS[name] === "string") { given[name] = text; continue; }
@@ -109,7 +127,7 @@ function link(changes) {
 // Change the state, and tell the page what has changed.
 function change(changes, { push = false } = {}) {
   Object.assign(state, changes);
-  history[push ? "pushState" : "replaceState"](null, "", link({}));
+  if (!isInside) history[push ? "pushState" : "replaceState"](null, "", link({}));
   render(new Set(Object.keys(changes)));
 }
 

@@ -218,6 +218,15 @@ function shortcuts(event) {
   else if (number >= 1 && number <= names.length) change({ view: names[number - 1] }, { push: true });
 }
 
+// Follow a link of ours without an address.
+function followInside(event) {
+  const anchor = event.target.closest?.("a[href^='#']");
+  if (!anchor || anchor.className === "skip") return;
+  event.preventDefault();
+  readState(anchor.getAttribute("href"));
+  render();
+}
+
 async function begin() {
   applyTheme(firstTheme());
   readState();
@@ -232,6 +241,8 @@ async function begin() {
   window.addEventListener("hashchange", () => { readState(); render(); });
   window.addEventListener("popstate", () => { readState(); render(); });
   window.addEventListener("keydown", shortcuts);
+  if (isInside) document.addEventListener("click", followInside);
+  document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
   document.addEventListener("drawn", showLegend);
   let resizing = 0;
   window.addEventListener("resize", () => { clearTimeout(resizing); resizing = setTimeout(redraw, 80); });

@@ -1,5 +1,6 @@
 """The page in a real browser: what it shows is what NumPy says of the stores."""
 
+import html
 import json
 
 import numpy as np
@@ -275,6 +276,46 @@ def test_what_is_in_a_store_is_text(page):
     assert page.locator("img").count() == 0
 
 
+def test_a_keyboard_is_enough(browser, server):
+    page = open_page(browser, server.url, "where=seed+%3C+20")
+    focused = "document.activeElement.dataset.focus || document.activeElement.id"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # skip to the content
+    wait_for(page, f"({focused}) === 'main'")
+    assert page.evaluate("lox.state.where") == "seed < 20"
+    # What is drawn again keeps the focus.
+    page.focus("#tab-table")
+    page.keyboard.press("Enter")
+    wait_for(page, "document.querySelectorAll('tbody td.name').length === 20")
+    wait_for(page, f"({focused}) === 'tab-table'")
+    page.focus("th button[title=return]")
+    page.keyboard.press("Enter")
+    wait_for(page, "lox.state.sort === 'key.return'")
+    wait_for(page, f"({focused}) === 'key.return'")
+    page.keyboard.press("Enter")
+    wait_for(page, "lox.state.down === false")
+    page.focus("tbody td.pick input")
+    page.keyboard.press("Space")
+    wait_for(page, "lox.state.picks.length === 1")
+    wait_for(page, f"({focused}) === lox.state.picks[0]")
+    page.keyboard.press("Space")
+    wait_for(page, "lox.state.picks.length === 0")
+    page.close()
+
+
+def test_names_that_cannot_be_seen_are_shown_in_another_way(browser, tmp_path):
+    names = ["a\x00b\nc", "\u202edesrever", " "]
+    write_matrix(tmp_path, [{}] * 3, {"x": np.ones((2, 3))}, np.arange(2), names=names)
+    with served(tmp_path) as server:
+        page = open_page(browser, server.url, "view=table")
+        wait_for(page, "document.querySelectorAll('tbody td.name').length === 3")
+        shown = page.locator("tbody td.name a").all_inner_texts()
+        assert shown[:2] == ["a\\u0000b\\u000ac", "\\u202edesrever"]
+        assert shown[2] == page.evaluate("lox.overview.runs[2].uid")
+        assert page.complaints == []
+        page.close()
+
+
 def test_themes_and_widths(browser, server):
     for width in (1280, 1920):
         page = open_page(browser, server.url, viewport={"width": width, "height": 900})
@@ -319,6 +360,29 @@ def test_an_export_opens_without_network(browser, store, tmp_path):
     assert page.locator("img").count() == 0
     assert complaints == []
     context.close()
+
+
+def test_an_export_works_inside_another_page(browser, store, tmp_path):
+    """As in a notebook, where the page has no address of its own."""
+    source = html.escape(export_html(Viewer([store])))
+    file = tmp_path / "notebook.html"
+    frame = f'<iframe srcdoc="{source}" width=1200 height=700></iframe>'
+    file.write_text(f"<!doctype html><meta charset=utf-8>{frame}", encoding="utf-8")
+    page = browser.new_page()
+    complaints = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(file.as_uri())
+    inside = page.frames[1]
+    wait_for(inside, "Boolean(window.lox && window.lox.panel('return'))")
+    inside.select_option("select[name=group]", "net")
+    wait_for(inside, "lox.panel('return').groups.length === 2")
+    inside.click("#tab-table")
+    wait_for(inside, "document.querySelectorAll('tbody td.name').length > 10")
+    inside.click("tbody td.name a >> nth=0")
+    wait_for(inside, "document.querySelector('.facts')?.textContent.includes('Config')")
+    assert page.url == file.as_uri()
+    assert complaints == []
+    page.close()
 
 
 def test_new_rows_appear_within_a_second(browser, tmp_path):

@@ -411,3 +411,16 @@ def test_an_export_has_the_groups_of_each_config_entry(tmp_path):
         assert own["line_groups"] == [line["group"] for line in whole["lines"]]
         assert found["panels"]["x"]["y"] == whole["y"]
     assert "groups" not in found["panels"]["x"]
+
+
+def test_captions_when_runs_diverge(tmp_path):
+    values = np.ones((4, 3))
+    for gone, note in (
+        (0, "mean ± std of 3 runs"),
+        (1, "mean ± std of 2 of 3 runs, 1 diverged"),
+        (3, "all 3 runs diverged"),
+    ):
+        values[2:, :gone] = np.nan
+        path = tmp_path / str(gone)
+        write_matrix(path, [{}] * 3, {"x": values}, np.arange(4))
+        assert Viewer([path]).answer("panel", {"key": "x"})["note"] == note

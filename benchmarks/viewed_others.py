@@ -1,0 +1,119 @@
+"""How soon TensorBoard, trackio and MLflow show the runs that `lox view` shows.
+
+Each gets the same session, through `lox export`, and 20 s after its server has started, as
+some load all runs first. The time runs from asking for a page until its first curve.
+"""
+
+import contextlib
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import urllib.request
+
+from viewed import Session, opened, report, serving, wait_for
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RUNS, ROWS, KEYS = 64, 1000, 4
+WARM_UP = 20.0  # seconds between the start of a server and the first page
+PATIENCE = 60.0  # seconds after which a page counts as empty
+TOOLS = pathlib.Path(sys.executable).parent
+
+
+def measure_others(folder: pathlib.Path, browser) -> None:
+    """Measure lox and the others on the same runs."""
+    print(f"{RUNS} runs × {ROWS} rows × {KEYS} keys; load {os.getloadavg()[0]:.1f}")
+    session = Session(folder / "small", RUNS, KEYS)
+    session.add(ROWS)
+    session.end()
+    with serving(folder / "small") as (_, url):
+        page = opened(browser, url)
+        report("lox: first picture", f"{page.evaluate('drawn.first'):.0f} ms", "")
+        page.close()
+    for measure in (tensorboard, trackio, mlflow):
+        name, value = measure(folder, browser)
+        report(f"{name}: first picture", value, "")
+
+
+def tensorboard(folder: pathlib.Path, browser) -> tuple[str, str]:
+    export(folder, "tensorboard", "-o", str(folder / "events"))
+    command = [TOOLS / "tensorboard", "--logdir", folder / "events", "--port", "6123"]
+    with running(command):
+        drawn = "document.querySelector('line-chart svg path, line-chart canvas') !== null"
+        return "TensorBoard", first_picture(browser, "http://127.0.0.1:6123/", drawn)
+
+
+def trackio(folder: pathlib.Path, browser) -> tuple[str, str]:
+    settings = {
+        "TRACKIO_DIR": str(folder / "trackio"),
+        "GRADIO_SERVER_PORT": "6124",
+        "GRADIO_ANALYTICS_ENABLED": "False",
+        "BROWSER": "true",
+    }
+    export(folder, "trackio", "--project", "bench", **settings)
+    with running([TOOLS / "trackio", "show", "--project", "bench"], **settings):
+        drawn = "document.querySelector('.vega-embed canvas, .vega-embed svg') !== null"
+        return "trackio", first_picture(browser, "http://127.0.0.1:6124/", drawn)
+
+
+def mlflow(folder: pathlib.Path, browser) -> tuple[str, str]:
+    """Measure the page of the whole `mlflow`, from an environment of its own."""
+    ready = ".venv-peer-mlflow/.ready"
+    subprocess.run(["make", "--no-print-directory", ready], cwd=ROOT, check=True)
+    command = [ROOT / ".venv-peer-mlflow/bin/mlflow", "server", "--port", "6125"]
+    store = ["--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"]
+    url = "http://127.0.0.1:6125"
+    with running([*command, *store], cwd=folder):
+        export(folder, "mlflow", "--project", "bench", MLFLOW_TRACKING_URI=url)
+        page = f"{url}/#/experiments/1/runs?compareRunsMode=CHART"
+        drawn = "document.querySelector('.js-plotly-plot .scatterlayer path') !== null"
+        return "MLflow", first_picture(browser, page, drawn)
+
+
+def export(folder: pathlib.Path, to: str, *options: str, **settings: str) -> None:
+    """Send the session to another tool, as a user does."""
+    lox = [sys.executable, "-m", "lox_host.cli.main", "export", str(folder / "small")]
+    subprocess.run(
+        [*lox, "--to", to, *options],
+        check=True,
+        env={**os.environ, **settings},
+        capture_output=True,
+    )
+
+
+@contextlib.contextmanager
+def running(command, cwd: pathlib.Path | None = None, **settings: str):
+    """Start a server, and stop it at the end."""
+    server = subprocess.Popen(
+        [str(word) for word in command],
+        cwd=cwd,
+        env={**os.environ, **settings},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    time.sleep(WARM_UP)
+    try:
+        yield
+    finally:
+        # A server may have workers.
+        os.killpg(server.pid, 15)
+        server.wait()
+
+
+def first_picture(browser, url: str, drawn: str) -> str:
+    """Return how long it takes until a page has drawn its first curve."""
+    urllib.request.urlopen(url, timeout=PATIENCE).close()
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    began = time.perf_counter()
+    try:
+        page.goto(url)
+        wait_for(page, drawn, PATIENCE)
+        return f"{1e3 * (time.perf_counter() - began):.0f} ms"
+    except TimeoutError:
+        return f"none in {PATIENCE:.0f} s"
+    finally:
+        if folder := os.environ.get("LOX_SCREENSHOTS"):
+            page.screenshot(path=f"{folder}/{url.split(':')[2][:4]}.png")
+        page.close()
