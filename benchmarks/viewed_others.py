@@ -1,7 +1,7 @@
 """How soon TensorBoard, trackio and MLflow show the runs that `lox view` shows.
 
-Each gets the same session, through `lox export`, and 20 s after its server has started, as
-some load all runs first. The time runs from asking for a page until its first curve.
+Each gets the same session through `lox export`. Some load all runs when they start, so they
+have 20 s for that. The time runs from asking for a page until its first curve.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from viewed import Session, opened, report, serving, wait_for
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUNS, ROWS, KEYS = 64, 1000, 4
-WARM_UP = 20.0  # seconds between the start of a server and the first page
+WARM_UP = 20.0  # seconds between the first sign of a server and the first page
 PATIENCE = 60.0  # seconds after which a page counts as empty
 TOOLS = pathlib.Path(sys.executable).parent
 
@@ -39,7 +39,8 @@ def measure_others(folder: pathlib.Path, browser) -> None:
 def tensorboard(folder: pathlib.Path, browser) -> tuple[str, str]:
     export(folder, "tensorboard", "-o", str(folder / "events"))
     command = [TOOLS / "tensorboard", "--logdir", folder / "events", "--port", "6123"]
-    with running(command):
+    with running(command, "http://127.0.0.1:6123/"):
+        time.sleep(WARM_UP)
         drawn = "document.querySelector('line-chart svg path, line-chart canvas') !== null"
         return "TensorBoard", first_picture(browser, "http://127.0.0.1:6123/", drawn)
 
@@ -52,9 +53,14 @@ def trackio(folder: pathlib.Path, browser) -> tuple[str, str]:
         "BROWSER": "true",
     }
     export(folder, "trackio", "--project", "bench", **settings)
-    with running([TOOLS / "trackio", "show", "--project", "bench"], **settings):
+    command, url = (
+        [TOOLS / "trackio", "show", "--project", "bench"],
+        "http://127.0.0.1:6124/",
+    )
+    with running(command, url, **settings):
+        time.sleep(WARM_UP)
         drawn = "document.querySelector('.vega-embed canvas, .vega-embed svg') !== null"
-        return "trackio", first_picture(browser, "http://127.0.0.1:6124/", drawn)
+        return "trackio", first_picture(browser, url, drawn)
 
 
 def mlflow(folder: pathlib.Path, browser) -> tuple[str, str]:
@@ -62,10 +68,17 @@ def mlflow(folder: pathlib.Path, browser) -> tuple[str, str]:
     ready = ".venv-peer-mlflow/.ready"
     subprocess.run(["make", "--no-print-directory", ready], cwd=ROOT, check=True)
     command = [ROOT / ".venv-peer-mlflow/bin/mlflow", "server", "--port", "6125"]
-    store = ["--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"]
+    command += [
+        "--workers",
+        "1",
+        "--backend-store-uri",
+        f"sqlite:///{folder / 'mlflow.db'}",
+    ]
     url = "http://127.0.0.1:6125"
-    with running([*command, *store], cwd=folder):
+    # Its job workers would only take time from the page.
+    with running(command, url, cwd=folder, MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"):
         export(folder, "mlflow", "--project", "bench", MLFLOW_TRACKING_URI=url)
+        time.sleep(WARM_UP)
         page = f"{url}/#/experiments/1/runs?compareRunsMode=CHART"
         drawn = "document.querySelector('.js-plotly-plot .scatterlayer path') !== null"
         return "MLflow", first_picture(browser, page, drawn)
@@ -83,8 +96,8 @@ def export(folder: pathlib.Path, to: str, *options: str, **settings: str) -> Non
 
 
 @contextlib.contextmanager
-def running(command, cwd: pathlib.Path | None = None, **settings: str):
-    """Start a server, and stop it at the end."""
+def running(command, url: str, cwd: pathlib.Path | None = None, **settings: str):
+    """Start a server, wait until it answers, and stop it at the end."""
     server = subprocess.Popen(
         [str(word) for word in command],
         cwd=cwd,
@@ -93,8 +106,8 @@ def running(command, cwd: pathlib.Path | None = None, **settings: str):
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    time.sleep(WARM_UP)
     try:
+        wait_until_it_answers(url)
         yield
     finally:
         # A server may have workers.
@@ -102,9 +115,20 @@ def running(command, cwd: pathlib.Path | None = None, **settings: str):
         server.wait()
 
 
+def wait_until_it_answers(url: str) -> None:
+    end = time.monotonic() + 2 * PATIENCE
+    while True:
+        try:
+            urllib.request.urlopen(url, timeout=PATIENCE).close()
+            return
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+
+
 def first_picture(browser, url: str, drawn: str) -> str:
     """Return how long it takes until a page has drawn its first curve."""
-    urllib.request.urlopen(url, timeout=PATIENCE).close()
     page = browser.new_page(viewport={"width": 1280, "height": 800})
     began = time.perf_counter()
     try:

@@ -90,8 +90,8 @@ function showEnds(runs, result) {
       h("b", {}, digits(result(run))), h("small", {}, config));
   };
   replace(sweep.ends, groupSummary(runs, result),
-    h("section", {}, h("h3", {}, "Best"), h("ol", {}, all.slice(0, 5).map(item))),
-    h("section", {}, h("h3", {}, "Worst", h("small", {}, " of those with a finite value")), h("ol", {}, all.slice(-5).reverse().map(item))));
+    h("section", { id: "best-runs" }, h("h3", {}, "Best runs"), h("ol", {}, all.slice(0, 5).map(item))),
+    h("section", { id: "worst-runs" }, h("h3", {}, "Worst runs", h("small", {}, " of those with a finite value")), h("ol", {}, all.slice(-5).reverse().map(item))));
 }
 
 // The results of each value of the config entry that panels are grouped by, the best first.

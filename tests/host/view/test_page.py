@@ -238,11 +238,11 @@ def test_a_diverged_run_is_marked_in_the_table(browser, server):
 
 def test_the_sweep_brushes_and_finds_the_best(page):
     page.keyboard.press("3")
-    wait_for(page, "document.querySelectorAll('.ends li').length === 10")
+    wait_for(page, "document.querySelectorAll('#best-runs li').length === 5")
     last = VALUES["return"][-1].astype(float)
     order = [run for run in np.argsort(-last) if np.isfinite(last[run])]
     names = [HTML if run == 3 else f"seed{run}" for run in order]
-    shown = page.locator(".ends section:first-child li a").all_inner_texts()
+    shown = page.locator("#best-runs li a").all_inner_texts()
     assert shown == names[:5]
     # Brush the axis of lr with numbers, then with the pointer.
     page.fill("input[aria-label='lr at least']", "0.005")
