@@ -27,17 +27,21 @@ function h(tag, attributes, ...children) {
   return element;
 }
 
-// Put other children into an element. The one with the same name keeps the focus, so that
-// somebody without a pointer need not begin again.
-const focusName = (element) => element.dataset.focus || element.id;
-
 function replace(element, ...children) {
+  const shown = children.flat().filter((child) => child !== null && child !== undefined);
+  keepFocus(element, () => element.replaceChildren(...shown.map(asText)));
+}
+
+// Change what is in an element. What has the same name after that keeps the focus, so that
+// somebody without a pointer need not begin again.
+function keepFocus(element, act) {
+  const nameOf = (other) => other.dataset.focus || other.id;
   const active = document.activeElement;
-  const name = element !== active && element.contains(active) ? focusName(active) : "";
-  element.replaceChildren(...children.flat().filter((c) => c !== null && c !== undefined).map(asText));
+  const name = element !== active && element.contains(active) ? nameOf(active) : "";
+  act();
   if (!name) return;
-  const again = [...element.querySelectorAll("[data-focus], [id]")].find((other) => focusName(other) === name);
-  again?.focus({ preventScroll: true });
+  const named = [...element.querySelectorAll("[data-focus], [id]")];
+  named.find((other) => nameOf(other) === name)?.focus({ preventScroll: true });
 }
 
 // ---- Arrays and numbers --------------------------------------------------------------------
@@ -63,7 +67,7 @@ function digits(value, precision = 4) {
   if (value === 0) return "0";
   const size = Math.abs(value);
   if (Number.isInteger(value) && size < 1e7) return value.toLocaleString("en-US");
-  if (size >= 1e5 || size < 1e-3) {
+  if (size >= 1e5 || size < 1e-4) {
     return value.toExponential(precision - 1).replace(/\.?0*e\+?/, "e");
   }
   return Number(value.toPrecision(precision)).toString();

@@ -114,7 +114,7 @@ function groupSummary(runs, result) {
   rows.sort((a, b) => Number.isNaN(a.mean) - Number.isNaN(b.mean) || sign * (a.mean - b.mean));
   const item = ({ value, runs: number, gone, mean, std }) => h("li", {}, `${name} ${value}`,
     h("b", {}, Number.isNaN(mean) ? "–" : `${digits(mean)} ± ${digits(std, 2)}`),
-    h("small", { class: gone ? "bad" : "" }, `${count(number, "run")}, ${gone || "none"} not finite`));
+    h("small", {}, count(number, "run")), gone ? h("small", { class: "bad" }, `, ${gone} not finite`) : null);
   const shown = rows.slice(0, 10);
   const more = rows.length > shown.length ? h("p", { class: "note" }, `and ${rows.length - shown.length} more`) : null;
   return h("section", { id: "by-group" }, h("h3", {}, `By ${name}`, h("small", {}, " mean ± std over runs, best first")), h("ol", {}, shown.map(item)), more);

@@ -139,11 +139,13 @@ function drawTable() {
   const grid = h("table", {}, h("thead", {}, h("tr", {}, h("th", { class: "pick" }, all), head("name", "run", "name"),
     columns.map((column) => head(column.id, column.title, column.kind)))), table.body);
   const top = scroll.scrollTop;
-  replace(scroll, grid);
-  scroll.scrollTop = top;
   table.drawn = columns;
   table.from = table.to = -1;
-  fillRows(scroll);
+  keepFocus(scroll, () => {
+    replace(scroll, grid);
+    scroll.scrollTop = top;
+    fillRows(scroll);
+  });
 }
 
 // Only the rows that can be seen are elements; the others are room above and below.
