@@ -201,15 +201,15 @@ def main() -> None:
     from viewed_others import measure_others
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--others", action="store_true", help="lox and other viewers")
+    parser.add_argument("--others", nargs="*", help="lox and these viewers, or all")
     parser.add_argument("--folder", help="where the large session is kept for next time")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary, sync_playwright() as driver:
         folder = pathlib.Path(temporary)
         path = shutil.which("chromium")
         browser = driver.chromium.launch(executable_path=path, args=list(FLAGS))
-        if options.others:
-            measure_others(folder, browser)
+        if options.others is not None:
+            measure_others(folder, browser, options.others)
         else:
             measure(pathlib.Path(options.folder or temporary), browser)
             measure_live(folder, browser)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Sequence
 
 from viewed import Session, opened, report, serving, wait_for
 
@@ -21,8 +22,8 @@ PATIENCE = 60.0  # seconds after which a page counts as empty
 TOOLS = pathlib.Path(sys.executable).parent
 
 
-def measure_others(folder: pathlib.Path, browser) -> None:
-    """Measure lox and the others on the same runs."""
+def measure_others(folder: pathlib.Path, browser, names: Sequence[str]) -> None:
+    """Measure lox and the named others on the same runs. Without names: all of them."""
     print(f"{RUNS} runs × {ROWS} rows × {KEYS} keys; load {os.getloadavg()[0]:.1f}")
     session = Session(folder / "small", RUNS, KEYS)
     session.add(ROWS)
@@ -31,9 +32,9 @@ def measure_others(folder: pathlib.Path, browser) -> None:
         page = opened(browser, url)
         report("lox: first picture", f"{page.evaluate('drawn.first'):.0f} ms", "")
         page.close()
-    for measure in (tensorboard, trackio, mlflow):
-        name, value = measure(folder, browser)
-        report(f"{name}: first picture", value, "")
+    for name in names or OTHERS:
+        title, value = OTHERS[name](folder, browser)
+        report(f"{title}: first picture", value, "")
 
 
 def tensorboard(folder: pathlib.Path, browser) -> tuple[str, str]:
@@ -41,7 +42,11 @@ def tensorboard(folder: pathlib.Path, browser) -> tuple[str, str]:
     command = [TOOLS / "tensorboard", "--logdir", folder / "events", "--port", "6123"]
     with running(command, "http://127.0.0.1:6123/"):
         time.sleep(WARM_UP)
-        drawn = "document.querySelector('line-chart svg path, line-chart canvas') !== null"
+        # The axes are there before the curves; a spinner in the card turns until then.
+        drawn = """(() => {
+            const card = document.querySelector('scalar-card');
+            return card?.querySelector('line-chart') && !card.querySelector('mat-spinner');
+        })()"""
         return "TensorBoard", first_picture(browser, "http://127.0.0.1:6123/", drawn)
 
 
@@ -82,6 +87,9 @@ def mlflow(folder: pathlib.Path, browser) -> tuple[str, str]:
         page = f"{url}/#/experiments/1/runs?compareRunsMode=CHART"
         drawn = "document.querySelector('.js-plotly-plot .scatterlayer path') !== null"
         return "MLflow", first_picture(browser, page, drawn)
+
+
+OTHERS = {"tensorboard": tensorboard, "trackio": trackio, "mlflow": mlflow}
 
 
 def export(folder: pathlib.Path, to: str, *options: str, **settings: str) -> None:
@@ -138,6 +146,4 @@ def first_picture(browser, url: str, drawn: str) -> str:
     except TimeoutError:
         return f"none in {PATIENCE:.0f} s"
     finally:
-        if folder := os.environ.get("LOX_SCREENSHOTS"):
-            page.screenshot(path=f"{folder}/{url.split(':')[2][:4]}.png")
         page.close()

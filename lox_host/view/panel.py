@@ -78,6 +78,8 @@ def draw_panel(rows: PanelRows, options: PanelOptions) -> Json:
         found["density"] = _image(around, y, options.log_y)
     of_runs = "" if rows.elements is None else f" of {_count(rows.runs, 'run')}"
     found["note"] = _note(raw, aggregates, options, of_runs)
+    if options.log_y and bool((around.low <= 0).any()):
+        found["note"] = ", ".join(filter(None, [found["note"], "values ≤ 0 not shown"]))
     found["points"] = sum(len(result.x) for result in aggregates)
     return found
 

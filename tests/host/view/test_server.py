@@ -424,3 +424,14 @@ def test_captions_when_runs_diverge(tmp_path):
         path = tmp_path / str(gone)
         write_matrix(path, [{}] * 3, {"x": values}, np.arange(4))
         assert Viewer([path]).answer("panel", {"key": "x"})["note"] == note
+
+
+def test_a_logarithmic_axis_says_what_it_cannot_show(tmp_path):
+    values = np.ones((4, 3))
+    values[2, 1] = 0
+    write_matrix(tmp_path, [{}] * 3, {"x": values, "y": values + 1}, np.arange(4))
+    viewer = Viewer([tmp_path])
+    note = viewer.answer("panel", {"key": "x", "logy": True})["note"]
+    assert note == "mean ± std of 3 runs, values ≤ 0 not shown"
+    for fields in ({"key": "x"}, {"key": "y", "logy": True}):
+        assert viewer.answer("panel", fields)["note"] == "mean ± std of 3 runs"
