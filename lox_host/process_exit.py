@@ -18,7 +18,7 @@ from typing import Any
 
 from lox_host.display.terminal import region
 from lox_host.interrupts import at_signal, forget_signals, watch_signals
-from lox_host.worker import forget_threads
+from lox_host.worker_thread import forget_threads
 
 # How many seconds a back end may take when the process is told to end.
 PATIENCE = 10.0
@@ -97,13 +97,14 @@ def _after_fork_in_child() -> None:
 
 
 def _call_loggers(function: str, **options: Any) -> None:
-    """Call a function of `host_logger`, unless it was never imported.
+    """Call a function of `all_loggers`, unless there has never been a logger.
 
     `import lox` prepares the exit of every program, and most have no logger.
     """
-    loggers = sys.modules.get("lox_host.host_logger")
-    if loggers is not None:
-        getattr(loggers, function)(**options)
+    if "lox_host.host_logger" in sys.modules:
+        from lox_host import all_loggers
+
+        getattr(all_loggers, function)(**options)
 
 
 _waits: list[Callable[[], None]] = []

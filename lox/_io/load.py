@@ -32,7 +32,7 @@ from lox_host.reading import (
     run_labels,
     select_where,
 )
-from lox_host.run_key import Key, run_key
+from lox_host.run_id import Key, run_key
 from lox_host.store import (
     KeyRows,
     Path,
@@ -151,6 +151,7 @@ def _select(
         selected = _with_key(runs, word, session)
     if where is not None:
         selected = _where(paths, selected, where)
+    # Warn of older sessions only if the user has not said which one is meant.
     is_open = session is None and _means_the_newest(word)
     return selected, older_sessions(runs, selected) if is_open else []
 
@@ -199,7 +200,8 @@ def _with_key(
     """Return the runs that were started with a key: several if their configs differ."""
     found = [run for run in runs if run.run.key == key]
     keys = {run.run.key for run in runs}
-    is_number = len(key) == 1 and all(len(own) == 2 or len(own) == 4 for own in keys)
+    # PRNG keys have two or four words. If all runs have such keys, a number is an index.
+    is_number = len(key) == 1 and all(len(words) in (2, 4) for words in keys)
     if not found and is_number and key[0] < len(runs):
         return [runs[key[0]]]
     if not found:

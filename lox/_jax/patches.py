@@ -19,13 +19,15 @@ both of them.
 import functools as ft
 import os
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax._src.api
+from jax.core import AbstractValue
+from jax.typing import ArrayLike
 
-from lox._jax.extend import source_info_util
+from lox._jax.extend import ClosedJaxpr, source_info_util
 
 Version = tuple[int, int, int]
 
@@ -65,7 +67,7 @@ class Patch(NamedTuple):
         target = self.target.replace(":", ".")
         return target if self.key is None else f"{target}[{self.key.split(':')[1]}]"
 
-    def locate(self) -> tuple[Any, Any]:
+    def locate(self) -> tuple[object, Any]:
         """Find what holds the function, an object or a registry, and its name in there."""
         if self.key is not None:
             return pkgutil.resolve_name(self.target), pkgutil.resolve_name(self.key)
@@ -84,7 +86,7 @@ class Patch(NamedTuple):
 
 def _wrapped(original: Callable | None, wrapper: Callable) -> Callable:
     # A closure and not a `partial`: as an attribute of a class it must become a method.
-    def wrapped(*args: Any, **params: Any) -> Any:
+    def wrapped(*args: object, **params: object) -> object:
         return wrapper(original, *args, **params)
 
     return wrapped if original is None else ft.wraps(original)(wrapped)
@@ -213,11 +215,13 @@ PATCHES = (
         change="Removes the logs from the second run.",
     ),
     Patch(
-        name="unused results under grad",
+        name="equations that wait under grad",
         target="jax._src.interpreters.partial_eval:new_eqn_recipe",
         without="JAX drops a `cond` or a `custom_vjp` function in a loop if nothing uses "
-        "its results, even if it logs.",
-        change="Keeps it.",
+        "its results, even if it logs. In second derivatives, the backward rule of a "
+        "`custom_vjp` function in a loop gets wrong residuals if the function computes "
+        "something from constants, even if that is only logged.",
+        change="Keeps the function, and moves the residuals, if it logs.",
     ),
     Patch(
         name="leaks under grad",
@@ -379,12 +383,14 @@ def install() -> None:
 
 
 @implements("effects of custom_vmap")
-def _custom_vmap_effects(original: Callable, *avals: Any, call: Any, **params: Any) -> Any:
+def _custom_vmap_effects(
+    original: Callable, *avals: AbstractValue, call: ClosedJaxpr, **params: object
+) -> tuple[Sequence[AbstractValue], Collection[object]]:
     return call.out_avals, call.effects
 
 
 @implements("sums of literals")
-def _add_literals(original: None, x: Any, y: Any) -> jax.Array:
+def _add_literals(original: None, x: ArrayLike, y: ArrayLike) -> jax.Array:
     return jax.lax.add(x, y)
 
 

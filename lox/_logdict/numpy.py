@@ -20,7 +20,7 @@ from lox_host.axes import batch_axis_names
 
 if TYPE_CHECKING:
     from lox_host.rows import FlatRows
-    from lox_host.table import RunLabels
+    from lox_host.wide_table import RunLabels
 
 
 class HasRows(Protocol):
@@ -46,7 +46,7 @@ def to_numpy(rows: Mapping[str, Rows], method: str = "to_numpy") -> dict[str, Ro
 
 def leaves(key: str, rows: Rows) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the arrays of a value with their names, `key` or `key/path/in/the/tree`."""
-    from lox_host.table import plain
+    from lox_host.wide_table import plain
 
     for path, leaf in jax.tree_util.tree_flatten_with_path(rows.value)[0]:
         parts = [key, jax.tree_util.keystr(path, simple=True, separator="/")]

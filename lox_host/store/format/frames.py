@@ -136,6 +136,7 @@ class Frame(NamedTuple):
         for extent, bits, column in columns:
             check(is_count(extent.offset) and is_count(extent.size))
             if extent.pattern is None:
+                # Booleans take one bit each, rounded up to whole bytes at the end.
                 check(extent.size == -(-self.rows * bits // 8))
             else:
                 check(may_have_pattern(dtype_named(column.dtype), column.shape))
@@ -249,6 +250,7 @@ def read_column(file: int, extent: Extent, column: Column, rows: int) -> np.ndar
     if len(data) != extent.size or zlib.crc32(data) != extent.checksum:
         return None
     dtype = dtype_named(column.dtype)
+    # Stored, a dtype may be another one, with more axes: an empty array shows which.
     plain = to_stored(np.zeros((0, *column.shape), dtype))
     shape = rows, *plain.shape[1:]
     if plain.dtype == bool:

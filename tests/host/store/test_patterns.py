@@ -15,6 +15,7 @@ from lox_host.store.format.frames import Encoder, Frame
 from lox_host.store.format.layout import Layout, flatten
 from lox_host.store.format.lz4 import compress
 from lox_host.store.format.pattern import Pattern
+from lox_host.store.run_statistics import lost_rows
 from lox_host.writers.save import SaveWriter
 
 IDS = np.random.default_rng(0).integers(0, 2**31, 30).astype(np.int32)
@@ -147,4 +148,4 @@ def test_damage_that_only_other_programs_see_is_found_by_doctor(tmp_path):
     data[extent.offset + 20] ^= 1
     file.write_bytes(data)
     np.testing.assert_array_equal(lox.load(tmp_path)["x"], rows)
-    assert open_store(tmp_path)[0].lost_rows() == {"x": 5000}
+    assert lost_rows(*open_store(tmp_path)) == {"x": 5000}
