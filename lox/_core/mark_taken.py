@@ -13,13 +13,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from lox._core.analysis import last_uses
-from lox._core.handler import Mask
-from lox._core.rules.table import rule_of
+from lox._core.mask import Mask
+from lox._core.rules.registry import rule_of
 from lox._jax import equations
 from lox._jax.examples import mark_taken
+from lox._jax.extend import Jaxpr, JaxprEqn, Var
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,8 +11,8 @@ import contextlib
 import dataclasses
 
 from jax._src.source_info_util import Scope
-from jax.extend import source_info_util
-from jax.extend.core import JaxprEqn
+
+from lox._jax.extend import JaxprEqn, source_info_util
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,4 +57,4 @@ def is_transposing() -> bool:
 def levels_of(eqn: JaxprEqn) -> tuple[Level, ...]:
     """Return the scopes of an equation and the transformations of it, outermost first."""
     stack = eqn.source_info.name_stack.stack
-    return tuple(Level(each.name, isinstance(each, Scope)) for each in stack)
+    return tuple(Level(level.name, isinstance(level, Scope)) for level in stack)

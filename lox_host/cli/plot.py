@@ -25,7 +25,7 @@ Curves = dict[str, Curve]
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
+class Style:
     """How to draw curves.
 
     Attributes:
@@ -63,7 +63,7 @@ def plot(
     curves = {text: _curves(selected, keys, x) for text, selected in runs.items()}
     names = wanted_names(dict.fromkeys(it.chain(*curves.values())), keys)
     _check(names, together, keys, x)
-    look = Look(None if band == "none" else band, smooth, log)
+    look = Style(None if band == "none" else band, smooth, log)
     figure = _draw(names, curves, look)
     try:
         figure.savefig(out, dpi=150)
@@ -99,6 +99,7 @@ def _curves(runs: Sequence[SelectedRun], keys: Sequence[str], x: str | None) -> 
         key_rows = read_key_rows(reader, [run.id for run in selected], wanted)
         for id, rows in key_rows.items():
             for curve in _curves_of_run(rows, keys, x, reader.runs[id].start):
+                # Runs that are drawn together are one curve with several lines.
                 before = curves.get(curve.name)
                 points = [*(before.points if before else ()), *curve.points]
                 curves[curve.name] = dataclasses.replace(
@@ -126,6 +127,7 @@ def _concerned(known: Sequence[str], asked: Sequence[str]) -> list[str]:
     """Return the keys that the user names, or whose trees may hold a named value."""
     wanted: set[str] = set()
     for name in asked:
+        # `grad/w` may be an array of the key `grad`, which only reading it tells.
         above = [key for key in known if matches(name, key)]
         wanted.update(find_names(known, name) or above or known)
     return [key for key in known if key in wanted or not asked]
@@ -149,7 +151,7 @@ def _check(
         )
 
 
-def _draw(names: Sequence[str], curves: dict[str, Curves], look: Look) -> "Figure":
+def _draw(names: Sequence[str], curves: dict[str, Curves], look: Style) -> "Figure":
     plt = import_extra("matplotlib.pyplot", "`lox plot`", "plot")
     figure = plt.figure(layout="constrained")
     axes = grid(figure, len(names))
@@ -180,7 +182,7 @@ def _draw(names: Sequence[str], curves: dict[str, Curves], look: Look) -> "Figur
     return figure
 
 
-def _scale_axes(ax: "Axes", curves: Sequence[Curve], look: Look) -> None:
+def _scale_axes(ax: "Axes", curves: Sequence[Curve], look: Style) -> None:
     """Make axes logarithmic, and warn of points that these cannot show."""
     for axis, scale in enumerate((ax.set_xscale, ax.set_yscale)):
         if "xy"[axis] not in look.log:

@@ -73,6 +73,8 @@ class LiveCurves:
         )
 
     def _add_scalar(self, name: str, block: Block, key: str, array: np.ndarray) -> None:
+        # The first block decides what a curve is drawn against. Rows of a later block that
+        # lack this step are left out.
         curve = self._curves.get(name) or LiveCurve(key, self._step(block), self._points)
         step = block.steps.get(curve.step)
         if step is None and curve.step != "row":
@@ -126,6 +128,7 @@ class LiveCurve:
         self._spans.add(runs, numbers, rows=1.0, steps=steps)
         means, lows, highs = (array[rows.order] for array in values)
         finite = np.isfinite(means)
+        # Rows are sorted by run here: the last of a run is in front of the next run.
         self._is_finite[rows.slots] = finite[np.cumsum(rows.counts) - 1]
         self._spans.add(
             runs[finite],
@@ -154,7 +157,7 @@ class LiveCurve:
         # Where few runs have come, their mean would look like a turn of all.
         reach = sum((x.min() <= steps) & (steps <= x.max()) for x, _ in finite)
         steps, values = steps[2 * reach >= len(finite)], values[:, 2 * reach >= len(finite)]
-        middle = steps, mean(values)
+        middle = steps, mean(values.T)
         some = f"{len(finite)} of " if diverged else ""
         if len(lines) <= FEW_RUNS:
             note = f"{len(lines)} runs and their mean{rest}"
@@ -162,7 +165,7 @@ class LiveCurve:
                 note = f"{len(lines)} runs, mean of {some}{len(lines)} runs{rest}"
             return panel._replace(note=note, lines=lines, middle=middle)
         note = f"mean and 80% of {some}{len(lines)} runs{rest}"
-        band = steps, *BANDS["80%"].reach(values)
+        band = steps, *BANDS["80%"].reach(values.T)
         gone = [points[run] for run in runs if not self._is_finite[run]]
         return panel._replace(note=note, lines=gone, middle=middle, band=band)
 

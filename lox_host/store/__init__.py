@@ -43,8 +43,9 @@ from lox_host.store.doctor import (
     examine as examine,
     repair as repair,
 )
+from lox_host.store.earlier_runs import EarlierRuns as EarlierRuns
 from lox_host.store.folder import (
-    FORMAT as FORMAT,
+    OBJECTS_FORMAT as OBJECTS_FORMAT,
     begin_session as begin_session,
     check_mode as check_mode,
     find_stores as find_stores,
@@ -81,27 +82,27 @@ from lox_host.store.format.parquet import (
     pyarrow as pyarrow,
     read_lines as read_lines,
 )
+from lox_host.store.grid import StackedRows as StackedRows, read_stacked as read_stacked
 from lox_host.store.key_rows import (
     KeyRows as KeyRows,
     pad as pad,
     read_key_rows as read_key_rows,
 )
 from lox_host.store.reader import (
-    NonFinite as NonFinite,
     Reader as Reader,
     open_session as open_session,
     open_store as open_store,
     reopen as reopen,
     retry_if_stale as retry_if_stale,
 )
-from lox_host.store.resuming import EarlierRuns as EarlierRuns
+from lox_host.store.run_statistics import NonFinite as NonFinite
 from lox_host.store.saving import (
     after as after,
     newest_sessions as newest_sessions,
     save_runs as save_runs,
     save_session as save_session,
 )
-from lox_host.store.sealing import (
+from lox_host.store.sealed_segments import (
     Sealer as Sealer,
     Segment as Segment,
     segment_name as segment_name,

@@ -3,6 +3,15 @@
 Rows are added where their run already is, at the end of its newest session, so that a run
 that is saved two hundred times is one session of a few files. If that cannot be added to,
 because it is damaged or of an older format, what it has is copied to a new one.
+
+    lox.save(logs, "results", key=7)       the store has run 7 in session A, run 8 in B
+
+    mode "a"    A: run 7, now with more rows      B
+    mode "w"    C: run 7, with the new rows       A: without run 7, or removed      B
+    mode "x"    an error
+
+New rows are written before old ones are removed. A process that is killed in between leaves
+a run twice, of which readers take the newest, and never none at all.
 """
 
 import contextlib
@@ -54,6 +63,7 @@ def save_runs(
     if is_url(path):
         remote().save_runs(path, mode, runs, keys, blocks)
         return
+    # Before anything is written: in mode "w", what is written now must not be removed.
     older = [] if mode == "x" or not is_store(path) else _read_sessions(path)
     if mode == "a":
         newest = newest_sessions(older, runs)
@@ -114,6 +124,8 @@ def _add_to(
             time.sleep(0.05)
     ids = {run.key: id for id, run in reader.runs.items()}
     if session is None:
+        # It cannot be added to, so what it has of these runs is written once more, in front
+        # of the new rows.
         before = [
             block.renamed({ids[run.key]: run.id})
             for run in runs
@@ -132,6 +144,7 @@ def _add_to(
     for run in runs:
         old = reader.runs[ids[run.key]]
         saved = reader.saved_keys(old.id)
+        # Another line for the run, with more keys: the last one counts.
         if not set(keys) <= set(saved):
             session.open(old, tuple(dict.fromkeys([*saved, *keys])))
     renamed = {run.id: ids[run.key] for run in runs}

@@ -14,17 +14,26 @@ import dataclasses
 import functools as ft
 import operator
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from lox._core.log import relog
 from lox._core.record import Delivery, Record
 from lox._inside.nan.lines import is_ignored
-from lox._inside.nan.look import INFINITE, NAN, Look, Read, State, flag, floats, may_be_bad
-from lox._inside.nan.program_map import Path, ProgramMap, is_float
+from lox._inside.nan.look import (
+    INFINITE,
+    NAN,
+    LookAtValues,
+    Read,
+    State,
+    flag,
+    floats,
+    may_be_bad,
+)
+from lox._inside.nan.program_map import EqnPath, ProgramMap, is_float
+from lox._jax.extend import Jaxpr, JaxprEqn, Var
+from lox._jax.types import AnyArray, Atom, Code, Params
 from lox._rows.collected import Collected
 from lox._rows.rows import Where, static
 
@@ -46,7 +55,7 @@ class Births:
         """The flags that count."""
         return NAN | INFINITE if self.infinities else NAN
 
-    def counts(self, program_map: ProgramMap, path: Path, eqn: JaxprEqn) -> bool:
+    def counts(self, program_map: ProgramMap, path: EqnPath, eqn: JaxprEqn) -> bool:
         """Return whether a NaN that appears in this equation counts."""
         if not any(map(is_float, eqn.outvars)):
             return False
@@ -55,19 +64,19 @@ class Births:
     def appears(
         self, eqn: JaxprEqn, read: Read, mask_of: Callable[..., jax.Array | None]
     ) -> jax.Array:
-        ins, outs = (
-            [flag(read(atom), mask_of(eqn, atom)) for atom in atoms if may_be_bad(atom)]
-            for atoms in (eqn.invars, eqn.outvars)
-        )
-        before, after = (
-            ft.reduce(operator.or_, flags, jnp.zeros((), jnp.int8)) for flags in (ins, outs)
-        )
+        def flags(atoms: Sequence[Atom]) -> jax.Array:
+            found = [
+                flag(read(atom), mask_of(eqn, atom)) for atom in atoms if may_be_bad(atom)
+            ]
+            return ft.reduce(operator.or_, found, jnp.zeros((), jnp.int8))
+
+        before, after = flags(eqn.invars), flags(eqn.outvars)
         return (after & self.bad > 0) & (before & self.bad == 0)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class FindRegion(Look):
+class FindRegion(LookAtValues):
     """Find the first region and iteration in which a NaN appears.
 
     Attributes:
@@ -110,11 +119,11 @@ class FindRegion(Look):
         return Collected()
 
     def emit(
-        self, records: Sequence[Record | Delivery], token: Any, params: dict[str, Any]
-    ) -> Any:
+        self, records: Sequence[Record | Delivery], token: AnyArray, params: Params
+    ) -> AnyArray:
         return super().emit(records, token, params) if self.is_first else token
 
-    def concerns(self, program: Any) -> bool:
+    def concerns(self, program: Code) -> bool:
         is_closed = isinstance(program, JaxprEqn) and self.program_map.is_closed(program)
         return not is_closed and super().concerns(program)
 
@@ -130,13 +139,14 @@ class FindRegion(Look):
         is_bad, found, clock = self.state
         mask_of = ft.partial(self.mask_of, program, read=read)
         if self.births is not None:
-            each = [
+            # An equation that is looked into shows its births inside.
+            births = [
                 self.births.appears(eqn, read, mask_of)
                 for eqn in eqns
                 if not self.concerns(eqn)
                 and self.births.counts(self.program_map, self.path, eqn)
             ]
-            return ft.reduce(operator.or_, each, is_bad), found, clock
+            return ft.reduce(operator.or_, births, is_bad), found, clock
         wanted = self._checked(program)
         values = [
             (read(var), mask_of(eqn, var))
@@ -148,11 +158,15 @@ class FindRegion(Look):
 
     def at_end_of_region(self) -> State:
         is_bad, found, clock = self.state
-        each = [self.program_map.region_number(self.region), -1, *self.iterations()]
-        each = [*each, *[-1] * (found.shape[-1] - len(each))]
-        here = jnp.stack([jnp.asarray(x, jnp.int32) for x in each])
+        # (2 + depth,): the region, the device, which is noted later, and the iterations
+        numbers = [self.program_map.region_number(self.region), -1, *self.iterations()]
+        numbers += [-1] * (found.shape[-1] - len(numbers))
+        here = jnp.stack([jnp.asarray(x, jnp.int32) for x in numbers])
+        # Only the first counts: once something is found, it stays.
         is_first = is_bad & (found[0] < 0)
         if self.program_map.has_devices:
+            # When this device found something, and how often its regions have ended. Until
+            # it finds something, the first follows the second.
             clock = jnp.stack([jnp.where(found[0] < 0, clock[1], clock[0]), clock[1] + 1])
         return jnp.zeros_like(is_bad), jnp.where(is_first, here, found), clock
 
@@ -172,7 +186,7 @@ class FindRegion(Look):
 _NEVER = jnp.iinfo(jnp.int32).max
 
 
-def any_nan(values: Sequence[tuple[Any, jax.Array | None]]) -> jax.Array:
+def any_nan(values: Sequence[tuple[jax.Array, jax.Array | None]]) -> jax.Array:
     """Return whether any of these arrays holds a NaN where its mask is true."""
     # Combine arrays of one shape before the reduction. The compiler fuses that to one loop.
     by_shape: dict[tuple[int, ...], jax.Array] = {}

@@ -1,4 +1,4 @@
-"""`Look`: a handler that looks at the values of a program, and counts iterations.
+"""`LookAtValues`: a handler that looks at the values of a program, and counts iterations.
 
 There are three such handlers. What they have seen is threaded state, which the rules carry
 through loops, calls and branches:
@@ -15,24 +15,26 @@ axis. When the `shard_map` ends, the handler joins the states of all devices.
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Self, TypeAlias
+from typing import Self, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
+from jax.core import ShapedArray
 
 from lox._core.handler import Handler
 from lox._core.record import RECORD_EFFECTS, Record
 from lox._inside.nan.masks import widened
-from lox._inside.nan.program_map import LOOPS, REGIONS, Path, ProgramMap, is_float
+from lox._inside.nan.program_map import LOOPS, REGIONS, EqnPath, ProgramMap, is_float
 from lox._jax import equations, sharding
+from lox._jax.extend import Jaxpr, JaxprEqn, Literal, Var
 from lox._jax.sharding import Division
+from lox._jax.types import AnyArray, Atom, Code, PyTree
 from lox._rows.collected import Collected, Threaded
 from lox._rows.rows import static
 
-Read = Callable[[Any], Any]
+Read = Callable[[Atom], AnyArray]
 # What a handler has seen: a pytree of arrays, which each subclass defines.
-State: TypeAlias = Any
+State: TypeAlias = PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,14 +47,14 @@ class Moment:
         device: The number of the device of a `shard_map`. None: there is no `shard_map`.
     """
 
-    region: Path
+    region: EqnPath
     iterations: tuple[int, ...]
     device: int | None
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Look(Handler):
+class LookAtValues(Handler):
     """Look at values, and count iterations.
 
     Attributes:
@@ -71,8 +73,8 @@ class Look(Handler):
     counters: tuple[jax.Array, ...] = dataclasses.field(default=(), kw_only=True)
     device: jax.Array | None = dataclasses.field(default=None, kw_only=True)
     program_map: ProgramMap = static()
-    path: Path = static(default=())
-    region: Path = static(default=())
+    path: EqnPath = static(default=())
+    region: EqnPath = static(default=())
     masked: bool = static(default=True)
 
     captures = True
@@ -104,7 +106,7 @@ class Look(Handler):
         return {mask.condition for own in masks for mask in own}
 
     def mask_of(
-        self, program: Jaxpr, eqn: JaxprEqn, atom: Any, read: Read
+        self, program: Jaxpr, eqn: JaxprEqn, atom: Atom, read: Read
     ) -> jax.Array | None:
         """Return where a value of an equation counts, or None if it does everywhere.
 
@@ -117,11 +119,11 @@ class Look(Handler):
         known = {mask.condition for out in eqn.outvars for mask in masks.get(out, ())}
         for mask in masks.get(atom, ()):
             if mask.condition in known:
-                own = widened(read(mask.condition), mask, len(atom.aval.shape))
+                own = widened(read(mask.condition), mask, jnp.ndim(read(atom)))
                 counts = own if counts is None else counts & own
         return counts
 
-    def concerns(self, program: Any) -> bool:
+    def concerns(self, program: Code) -> bool:
         if not RECORD_EFFECTS.isdisjoint(program.effects):
             return True
         if isinstance(program, JaxprEqn):
@@ -134,6 +136,7 @@ class Look(Handler):
     def finish(self, program: Jaxpr) -> Collected:
         if self.path != self.region or self.program_map.is_predicate(program):
             return Collected()
+        # The program is the body of a loop, and one iteration of it has ended.
         counter = self.counter + 1 if self._is_loop() else self.counter
         return self._collected(self.at_end_of_region(), counter)
 
@@ -148,12 +151,13 @@ class Look(Handler):
         # earlier NaN is found first.
         state = self.at_end_of_region()
         if name == "shard_map":
+            # One state and one counter per device: (...) -> (devices, ...)
             number = math.prod(sharding.mapped_axes(eqn).values())
-            each = jax.tree.map(
+            states, counters = jax.tree.map(
                 lambda x: jnp.broadcast_to(x, (number, *jnp.shape(x))),
                 (state, self.counter),
             )
-            return self._replace(state=each[0], counter=each[1], path=path, region=path)
+            return self._replace(state=states, counter=counters, path=path, region=path)
         return self._replace(
             state=state,
             counter=sharding.make_varying(jnp.zeros((), jnp.int32)),
@@ -168,6 +172,7 @@ class Look(Handler):
         state, counter = logs.threaded.seen
         if jnp.ndim(counter) > jnp.ndim(self.counter):  # out of a `shard_map`
             state = self.joined(state)
+        # Back in this region, its own counter goes on.
         seen = dataclasses.replace(logs.threaded, seen=(state, self.counter))
         return logs.replace(threaded=seen)
 
@@ -208,7 +213,7 @@ class Look(Handler):
 NAN, INFINITE = 1, 2
 
 
-def flag(x: Any, mask: jax.Array | None = None) -> jax.Array:
+def flag(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     """Return whether an array holds NaNs, infinities or both, as a small number.
 
     With a mask, only where it is true.
@@ -225,9 +230,9 @@ def floats(program: Jaxpr) -> Collection[Var]:
     return {var for var in every if may_be_bad(var)}
 
 
-def may_be_bad(atom: Any) -> bool:
+def may_be_bad(atom: Atom) -> bool:
     """Return whether an input or output of an equation may hold a NaN."""
-    has_any = is_float(atom) and bool(math.prod(atom.aval.shape))
+    has_any = is_float(atom) and bool(math.prod(cast(ShapedArray, atom.aval).shape))
     return has_any and not equations.is_dropped(atom)
 
 

@@ -18,25 +18,26 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 from lox._core.record import Delivery, Record
-from lox._inside.nan.look import Look, Moment, Read, State, flag, floats, may_be_bad
-from lox._inside.nan.program_map import Path, ProgramMap
+from lox._inside.nan.look import LookAtValues, Moment, Read, State, flag, floats, may_be_bad
+from lox._inside.nan.program_map import EqnPath, ProgramMap
 from lox._jax import equations
+from lox._jax.extend import Jaxpr, JaxprEqn, Literal, Var
+from lox._jax.types import AnyArray, Atom, Params
 from lox._rows.collected import Collected
 from lox._rows.rows import Where, static
 
 
-class _InOneIteration(Look):
+class _InOneIteration(LookAtValues):
     """Looks at values at one moment only. Drops records, as an earlier run logged them."""
 
     def handle(self, record: Record, where: Where) -> Collected:
         return Collected()
 
     def emit(
-        self, records: Sequence[Record | Delivery], token: Any, params: dict[str, Any]
-    ) -> Any:
+        self, records: Sequence[Record | Delivery], token: AnyArray, params: Params
+    ) -> AnyArray:
         return token
 
     def is_now(self, moment: Moment) -> jax.Array:
@@ -94,10 +95,12 @@ class LookAtRegion(_InOneIteration):
                     flags.append(flag(read(atom), mask))
         if not positions:
             return self.state
+        # One scatter for all flags of these equations, kept only at the right moment.
         new = self.state.at[jnp.asarray(positions)].set(jnp.stack(flags))
         return jnp.where(self.is_now(self.moment), new, self.state)
 
     def joined(self, states: State) -> State:
+        # (devices, flags) -> (flags,). Devices that were not asked have zeros.
         return states.max(0)
 
 
@@ -105,10 +108,10 @@ class Slots:
     """The position of the flags of each equation. Compared by identity."""
 
     def __init__(self):
-        self.first: dict[tuple[Path, int], int] = {}
+        self.first: dict[tuple[EqnPath, int], int] = {}
         self._next = 0
 
-    def of(self, path: Path, number: int, eqn: JaxprEqn) -> int:
+    def of(self, path: EqnPath, number: int, eqn: JaxprEqn) -> int:
         if (path, number) not in self.first:
             self.first[path, number] = self._next
             self._next += len(eqn.invars) + len(eqn.outvars)
@@ -129,7 +132,7 @@ class KeepValues(_InOneIteration):
     """
 
     moment: Moment = static(kw_only=True)
-    wanted: tuple[tuple[Path, int], ...] = static(kw_only=True)
+    wanted: tuple[tuple[EqnPath, int], ...] = static(kw_only=True)
 
     @classmethod
     def of(
@@ -190,7 +193,7 @@ class KeepValues(_InOneIteration):
         return states if device is None else jax.tree.map(lambda x: x[device], states)
 
 
-def _zeros(atom: Any, dtype: Any = None) -> Any:
+def _zeros(atom: Atom, dtype: type | None = None) -> jax.Array | None:
     """Return zeros like an input or output of an equation, or None if it is no array."""
     aval: Any = atom.aval
     is_known = hasattr(aval, "shape") and not isinstance(atom, Literal)

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from lox._jax import equations
 from lox._jax.examples import EXAMPLE, TAKEN
+from lox._jax.extend import Jaxpr, JaxprEqn, Var
 
 
 class Mask(NamedTuple):

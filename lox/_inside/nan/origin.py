@@ -18,21 +18,23 @@ device, at a loop of unknown length, or after `_MOST` runs.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
 from lox._core.staging import split
-from lox._inside.nan.births import Flags, Place
+from lox._inside.nan.births import EqnPlace, Flags
 from lox._inside.nan.look import INFINITE, Moment
-from lox._inside.nan.program_map import CALLS, ELEMENTWISE, LOOPS, Path, ProgramMap
+from lox._inside.nan.program_map import CALLS, ELEMENTWISE, LOOPS, EqnPath, ProgramMap
 from lox._jax import equations
+from lox._jax.extend import Jaxpr, JaxprEqn, Literal
+from lox._jax.types import Atom
 
 # The most moments to look at.
 _MOST = 8
 # Pairs of an axis and a position along it.
-Index = tuple[tuple[int, int], ...]
+Positions = tuple[tuple[int, int], ...]
+# An equation, the iterations in which it runs, and the part of its output that is meant.
+_Maker = tuple[EqnPlace, tuple[int, ...], Positions]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,11 +49,11 @@ class _Value:
         index: The positions along some of its axes, if only a part of it is meant.
     """
 
-    path: Path
+    path: EqnPath
     program: Jaxpr
-    atom: Any
+    atom: Atom
     iterations: tuple[int, ...]
-    index: Index = ()
+    index: Positions = ()
 
 
 class OriginSearch:
@@ -67,17 +69,19 @@ class OriginSearch:
         self._look_at = look_at
         self._looked: dict[Moment, Flags] = {}
 
-    def run(self, flags: Flags, place: Place) -> tuple[Moment, Place] | None:
+    def run(self, flags: Flags, place: EqnPlace) -> tuple[Moment, EqnPlace] | None:
         """Return where the infinity that became a NaN appeared. None: unknown."""
         self._looked[flags.moment] = flags
         device, moment, index = flags.moment.device, flags.moment, ()
         seen = set()
         while (moment, place) not in seen:
             seen.add((moment, place))
-            own = self._flags(moment)
-            if own is None or place not in own.slots.first:
+            flags_now = self._flags(moment)
+            if flags_now is None or place not in flags_now.slots.first:
                 return None
-            infinite = np.flatnonzero(own.inputs(place) & INFINITE)
+            infinite = np.flatnonzero(flags_now.inputs(place) & INFINITE)
+            # Finite inputs: the infinity appeared here. If this is where the search began,
+            # the NaN did not come from an infinity.
             if not len(infinite):
                 return (moment, place) if len(seen) > 1 else None
             path, number = place
@@ -99,7 +103,7 @@ class OriginSearch:
             self._looked[moment] = self._look_at(moment)
         return self._looked[moment]
 
-    def _maker(self, value: _Value) -> tuple[Place, tuple[int, ...], Index] | None:
+    def _maker(self, value: _Value) -> _Maker | None:
         """Return the equation that computes a value, its iterations, and the index."""
         if isinstance(value.atom, Literal):
             return None
@@ -112,7 +116,7 @@ class OriginSearch:
                 return outside and self._maker(outside)
         return None
 
-    def _computed_by(self, eqn: JaxprEqn, value: _Value) -> Any:
+    def _computed_by(self, eqn: JaxprEqn, value: _Value) -> _Maker | None:
         """Follow an output of an equation into the program that computes it, if any."""
         number, name = self.program_map.number(eqn), equations.primitive_name(eqn)
         if not self.program_map.enters(eqn):
@@ -145,7 +149,9 @@ class OriginSearch:
         atom = program.outvars[position]
         return self._maker(_Value(path, program, atom, iterations, index))
 
-    def _in_a_branch(self, eqn: JaxprEqn, position: int, path: Path, value: _Value) -> Any:
+    def _in_a_branch(
+        self, eqn: JaxprEqn, position: int, path: EqnPath, value: _Value
+    ) -> _Maker | None:
         """Follow an output of a `cond` into the branch that was taken."""
         for branch in eqn.params["branches"]:
             program = branch.jaxpr
@@ -195,7 +201,7 @@ class OriginSearch:
         return dataclasses.replace(outside, index=index)
 
 
-def _index_before(eqn: JaxprEqn, index: Index) -> Index:
+def _index_before(eqn: JaxprEqn, index: Positions) -> Positions:
     """Return the part of the inputs from which a part of the output is computed."""
     name = equations.primitive_name(eqn)
     if name in ELEMENTWISE:

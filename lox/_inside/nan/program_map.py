@@ -23,21 +23,21 @@ also needs a look if a loop comes between it and the operation that reads it.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from lox._core.record import holds_records
-from lox._core.rules.table import rules
+from lox._core.rules.registry import rules
 from lox._core.staging import carry_predicate
 from lox._inside.nan.masks import Masks, counts_alike, find_masks
 from lox._jax import equations, tracing
 from lox._jax.examples import EXAMPLE, TAKEN
+from lox._jax.extend import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from lox._jax.types import AnyArray, Atom
 
 # The numbers of the equations around a program, the outermost first.
-Path = tuple[int, ...]
+EqnPath = tuple[int, ...]
 
 LOOPS = "scan", "while"
 REGIONS = (*LOOPS, "shard_map")
@@ -85,14 +85,14 @@ KEEPING = _BOTH | frozenset(_KEEPING.split())
 COPYING = frozenset(_COPYING.split())
 
 
-def is_float(atom: Any) -> bool:
+def is_float(atom: Atom | AnyArray) -> bool:
     """Return whether a variable, literal or array holds numbers that may be NaN."""
     dtype = getattr(getattr(atom, "aval", atom), "dtype", None)
     return dtype is not None and jax.dtypes.issubdtype(dtype, jnp.inexact)
 
 
 class ProgramMap:
-    """The numbered equations of a program, and facts about each program in it.
+    """The numbered equations of a program, and what is known about each program in it.
 
     Attributes:
         depth: The largest number of nested loops.
@@ -105,10 +105,11 @@ class ProgramMap:
         self.number_of_atoms = 0
         self.has_devices = False
         self.has_masks = False
+        # By the id of an equation or a program: JAX hashes neither by its content.
         self._numbers: dict[int, int] = {}
         self._eqns: list[JaxprEqn] = []
         self._programs: list[Jaxpr] = []
-        self._regions: list[Path] = []
+        self._regions: list[EqnPath] = []
         self._numbered: dict[int, Jaxpr] = {}
         self._known_stops: dict[int, list[int]] = {}
         self._depths: dict[int, int] = {}
@@ -157,24 +158,24 @@ class ProgramMap:
         """Return whether a program is the predicate of a `while`."""
         return id(program) in self._predicates
 
-    def loops(self, path: Path) -> list[JaxprEqn]:
+    def loops(self, path: EqnPath) -> list[JaxprEqn]:
         """Return the loops on a path, the outermost first."""
         around = map(self.eqn, path)
         return [eqn for eqn in around if equations.primitive_name(eqn) in LOOPS]
 
-    def region_of(self, path: Path) -> Path:
+    def region_of(self, path: EqnPath) -> EqnPath:
         """Return the region that a program belongs to."""
         while path and equations.primitive_name(self.eqn(path[-1])) not in REGIONS:
             path = path[:-1]
         return path
 
-    def region_number(self, region: Path) -> int:
+    def region_number(self, region: EqnPath) -> int:
         """Return a number for a region."""
         if region not in self._regions:
             self._regions.append(region)
         return self._regions.index(region)
 
-    def region(self, number: int) -> Path:
+    def region(self, number: int) -> EqnPath:
         return self._regions[number]
 
     def enters(self, eqn: JaxprEqn) -> bool:
@@ -220,6 +221,7 @@ class ProgramMap:
         return self._checked[key]
 
     def _find_checked(self, program: Jaxpr, is_region: bool) -> Iterator[Var]:
+        # A NaN in a constant did not appear here, see `Search._from_the_start`.
         reads, stops, constants = _reads(program), self._stops(program), _constants(program)
         outs = {atom for atom in program.outvars if not isinstance(atom, Literal)}
         masks = self.masks(program)

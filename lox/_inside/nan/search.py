@@ -16,27 +16,29 @@ hold a NaN that none of its inputs holds?
 import dataclasses
 import functools as ft
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
+from jax.typing import ArrayLike
 
 from lox._core.interpreter import Interpreter
-from lox._inside.nan.births import Flags, Place
+from lox._inside.nan.births import EqnPlace, Flags
 from lox._inside.nan.find_region import Births, FindRegion
 from lox._inside.nan.lines import is_library, lines_of, phase_of, scope_of
-from lox._inside.nan.look import INFINITE, NAN, Look, Moment, flag
+from lox._inside.nan.look import INFINITE, NAN, LookAtValues, Moment, State, flag
 from lox._inside.nan.look_closer import KeepValues, LookAtRegion
 from lox._inside.nan.marks import example_axes
 from lox._inside.nan.origin import OriginSearch
-from lox._inside.nan.program_map import Path, ProgramMap, is_float
-from lox._inside.nan.report import Loop, NanReport, find_culprit, is_inexact
+from lox._inside.nan.program_map import EqnPath, ProgramMap, is_float
+from lox._inside.nan.report import Index, Loop, NanReport, find_culprit, is_inexact
 from lox._jax import equations, sharding, tracing
+from lox._jax.extend import ClosedJaxpr, JaxprEqn, Literal
+from lox._jax.types import Atom
 
 # Takes the arguments of a program. Returns the flags of its outputs, and the final state.
-Run = Callable[..., tuple[int, Any]]
+RunProgram = Callable[..., tuple[int, State]]
 
 
 class _Values(NamedTuple):
@@ -58,11 +60,11 @@ class Searched:
     def __init__(self, jaxpr: ClosedJaxpr):
         self.jaxpr = jaxpr
         self.program_map = ProgramMap(jaxpr)
-        self._known_runs: dict[tuple[Births | None, bool, bool], Run] = {}
+        self._known_runs: dict[tuple[Births | None, bool, bool], RunProgram] = {}
 
     def find_region(
         self, births: Births | None, *, is_first: bool, masked: bool = True
-    ) -> Run:
+    ) -> RunProgram:
         """Return a run that finds the region of a NaN. It is compiled once."""
         key = births, is_first, masked
         if key not in self._known_runs:
@@ -72,20 +74,20 @@ class Searched:
             self._known_runs[key] = self.run(handler)
         return self._known_runs[key]
 
-    def run(self, handler: Look) -> Run:
+    def run(self, handler: LookAtValues) -> RunProgram:
         """Return a function that runs the program with a handler.
 
         It returns the flags of the outputs, and what the handler has seen.
         """
 
         @jax.jit  # One program, in which nothing is donated: the arguments are used again.
-        def evaluate(*args: Any) -> tuple[list, Any]:
+        def evaluate(*args: ArrayLike) -> tuple[list, State]:
             outs, logs = Interpreter(handler)(self.jaxpr, *args)
             flags = [flag(x) for x in outs if is_float(x) and x.size]
             seen = logs.threaded.seen
             return flags, handler.state if seen is None else seen[0]
 
-        def run(*args: Any) -> tuple[int, Any]:
+        def run(*args: ArrayLike) -> tuple[int, State]:
             flags, state = evaluate(*args)
             return ft.reduce(lambda x, y: x | int(y), flags, 0), state
 
@@ -129,6 +131,7 @@ class Search:
             report = self._report_of(quick) if quick else None
             if report is not None:
                 return report if outs & NAN else _dropped(report)
+        # The slow way: ask each equation whether a NaN appears in it.
         outs, moment = self._find_region(self.births)
         report = self._report_of(moment) if moment else None
         is_bad = quick or moment or outs & self.births.bad
@@ -160,8 +163,9 @@ class Search:
             return outs, None
         region = self.program_map.region(number)
         depth = len(self.program_map.loops(region))
-        at = None if device < 0 else device
-        return outs, Moment(region, tuple(iterations[:depth]), at)
+        # Numbers behind those of its loops are filled up with -1.
+        on_device = None if device < 0 else device
+        return outs, Moment(region, tuple(iterations[:depth]), on_device)
 
     def _look_at(self, moment: Moment) -> Flags:
         """Return which values hold NaNs or infinities, at one moment."""
@@ -169,18 +173,19 @@ class Search:
         _, flags = self.program.run(handler)(*self.args)
         return Flags(self.program_map, moment, handler.slots, np.asarray(flags))
 
-    def _values(self, moment: Moment, wanted: Sequence[Place]) -> list["_Values"]:
+    def _values(self, moment: Moment, wanted: Sequence[EqnPlace]) -> list["_Values"]:
         """Return the inputs and outputs of equations, at one moment."""
         handler = KeepValues.of(self.program_map, moment, wanted, masked=self.masked)
         _, kept = self.program.run(handler)(*self.args)
         values = []
-        for (_, number), (own, counts) in zip(wanted, kept, strict=True):
+        for (_, number), (kept_of_eqn, counts) in zip(wanted, kept, strict=True):
             eqn = self.program_map.eqn(number)
             atoms = *eqn.invars, *eqn.outvars
-            arrays = [_array(atom, x) for atom, x in zip(atoms, own, strict=True)]
+            pairs = zip(atoms, kept_of_eqn, strict=True)
+            arrays = [_array(atom, x) for atom, x in pairs]
             masks = [None if mask is None else np.asarray(mask) for mask in counts]
-            number = len(eqn.invars)
-            values.append(_Values(arrays[:number], arrays[number:], masks))
+            inputs = len(eqn.invars)
+            values.append(_Values(arrays[:inputs], arrays[inputs:], masks))
         return values
 
     # The report.
@@ -202,28 +207,29 @@ class Search:
         cause = self._report(*origin, first, infinities=True)
         return dataclasses.replace(cause, became=became)
 
-    def _values_of(self, wanted: Sequence[tuple[Moment, Place]]) -> list[list]:
+    def _values_of(self, wanted: Sequence[tuple[Moment, EqnPlace]]) -> list[list]:
         """Return the inputs and outputs of equations, in as few runs as possible."""
         (first, place), (second, other) = wanted
         if first == second:
             values = self._values(first, [place, other])
-            return [[each] for each in values]
+            return [[value] for value in values]
         return [self._values(first, [place]), self._values(second, [other])]
 
     def _report(
-        self, moment: Moment, place: Place, values: "_Values", *, infinities: bool
+        self, moment: Moment, place: EqnPlace, values: "_Values", *, infinities: bool
     ) -> NanReport:
         path, number = place
         eqn, (inputs, outputs, masks) = self.program_map.eqn(number), values
         index, culprit = find_culprit(eqn, inputs, outputs, masks, infinities=infinities)
         lines = lines_of(self.program_map, path, eqn)
-        own = next((line for line in lines if not is_library(line)), None)
+        # The innermost line may be of a library. Then say which line of the user led there.
+        users_line = next((line for line in lines if not is_library(line)), None)
         return NanReport(
             operation=equations.primitive_name(eqn),
             culprit=culprit,
             index=index,
             line=lines[0] if lines else None,
-            called_from=own if lines and own != lines[0] else None,
+            called_from=users_line if lines and users_line != lines[0] else None,
             scope=scope_of(self.program_map, path, eqn),
             phase=phase_of(self.program_map, path, eqn),
             loops=self._loops(path, moment),
@@ -234,11 +240,12 @@ class Search:
             eqn=eqn,
         )
 
-    def _loops(self, path: Path, moment: Moment) -> tuple[Loop, ...]:
+    def _loops(self, path: EqnPath, moment: Moment) -> tuple[Loop, ...]:
         loops, counts = [], iter(moment.iterations)
         for i, number in enumerate(path):
             eqn = self.program_map.eqn(number)
             if eqn in self.program_map.loops((number,)):
+                # A `scan` in reverse begins with the last of `xs`; people count by `xs`.
                 count = next(counts)
                 if eqn.params.get("reverse"):
                     count = eqn.params["length"] - 1 - count
@@ -248,7 +255,11 @@ class Search:
         return tuple(loops)
 
     def _example(
-        self, path: Path, eqn: JaxprEqn, outputs: Sequence[Any], index: Any
+        self,
+        path: EqnPath,
+        eqn: JaxprEqn,
+        outputs: Sequence[np.ndarray | None],
+        index: Index | None,
     ) -> int | tuple[int, ...] | None:
         if index is None:
             return None
@@ -256,18 +267,18 @@ class Search:
         for var, out in zip(eqn.outvars, outputs, strict=True):
             if out is not None and np.ndim(out) == len(index):
                 axes = example_axes(self.program_map, path, eqn, var)
-                each = tuple(index[axis] for axis in axes)
-                return each[0] if len(each) == 1 else each or None
+                numbers = tuple(index[axis] for axis in axes)
+                return numbers[0] if len(numbers) == 1 else numbers or None
         return None
 
-    def _device(self, path: Path, moment: Moment) -> dict[str, int] | None:
+    def _device(self, path: EqnPath, moment: Moment) -> dict[str, int] | None:
         if moment.device is None:
             return None
         around = map(self.program_map.eqn, path)
         mapped = next(eqn for eqn in around if eqn.primitive.name == "shard_map")
         axes = sharding.mapped_axes(mapped)
-        each = np.unravel_index(moment.device, tuple(axes.values()))
-        return {axis: int(i) for axis, i in zip(axes, each, strict=True)}
+        position = np.unravel_index(moment.device, tuple(axes.values()))
+        return {axis: int(i) for axis, i in zip(axes, position, strict=True)}
 
     def _from_the_start(self, moment: Moment | None) -> NanReport:
         """Report a NaN that does not appear in an equation: an argument or a constant."""
@@ -310,7 +321,7 @@ def _has_nan(report: NanReport) -> bool:
     return any(np.isnan(x).any() for x in floats)
 
 
-def _array(atom: Any, x: Any) -> Any:
+def _array(atom: Atom, x: ArrayLike | None) -> np.ndarray | None:
     """Return an input or output of an equation as a NumPy array, if it is one."""
     if isinstance(atom, Literal):
         return np.asarray(tracing.literal_value(atom))

@@ -1,9 +1,10 @@
 """`watch`: log what flows through the scopes of a program that contains no log calls.
 
     trace the function           modules of nnx open scopes (`module_scopes.py`), and what
-                                 is differentiated inside is watched (`lox._core.looking`)
+                                 is differentiated inside is watched
+                                 (`lox._core.derivative_hook`)
     find the scopes              by the name scopes of equations (`places.py`)
-    evaluate it again            with a handler that logs (`watch_handler.py`)
+    evaluate it again            with a handler that logs (`handler.py`)
 
 The result is a program with records like those of `lox.log`, for the transformations
 around `watch`.
@@ -14,19 +15,25 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from jax.extend.core import Jaxpr, JaxprEqn
-
 from lox._core import context as _context
 from lox._core.analysis import records_in
+from lox._core.derivative_hook import looking, not_looking
 from lox._core.interpreter import Interpreter
 from lox._core.log import check_function, steps_of
-from lox._core.looking import looking, not_looking
 from lox._core.options import frames_of_lox
 from lox._core.transform import transformed
 from lox._inside.watching.handler import Watch, WatchInside
 from lox._inside.watching.module_scopes import open_module_scopes
-from lox._inside.watching.options import Options, Statistic
-from lox._inside.watching.places import NOWHERE, Selection, holds_entries, matches, names_in
+from lox._inside.watching.options import Statistic, WatchOptions
+from lox._inside.watching.places import (
+    NOWHERE,
+    Selection,
+    holds_entries,
+    matches,
+    scope_names,
+)
+from lox._jax.extend import Jaxpr, JaxprEqn
+from lox._jax.types import AnyArray, PyTree
 from lox._rows.types import P, R
 
 
@@ -91,7 +98,7 @@ def watch(
         [2 1 0]
     """
     check_function("lox.watch", fun)
-    options = Options.of(scopes, values, stats, loops, tags)
+    options = WatchOptions.of(scopes, values, stats, loops, tags)
     if clash := sorted({*options.loops} & {*steps}):
         raise ValueError(
             f"The step {clash[0]!r} of `lox.watch` has the name of the step that counts "
@@ -101,8 +108,12 @@ def watch(
 
 
 def _watched(
-    options: Options, steps: dict[str, Any], fun: Callable, *args: Any, **kwargs: Any
-) -> Any:
+    options: WatchOptions,
+    steps: dict[str, AnyArray],
+    fun: Callable,
+    *args: PyTree,
+    **kwargs: PyTree,
+) -> PyTree:
     # In silence nothing is logged, and there is no reason to trace.
     if _context.state() == "silent":
         return fun(*args, **kwargs)
@@ -110,6 +121,7 @@ def _watched(
     with looking(WatchInside(options)), open_module_scopes():
         traced = interpreter.trace(fun, *args, **kwargs)
     _warn_of_no_match(options.selection, traced.jaxpr.jaxpr)
+    # Evaluated once more, the derivatives in the program must not be watched again.
     with not_looking():
         outs, _ = interpreter.on_device()(traced.jaxpr, *traced.args)
     return traced.output(outs)
@@ -122,18 +134,18 @@ def _warn_of_no_match(selection: Selection, program: Jaxpr) -> None:
         )
         text = "`scopes` of `lox.watch` is true for no equation of the program."
     else:
-        there = names_in(program)
+        names = scope_names(program)
         unmatched = [
             pattern
             for pattern in selection.patterns
-            if not any(matches(name, pattern) for name in there)
+            if not any(matches(name, pattern) for name in names)
         ]
         is_found = not unmatched
         text = (
             f"`scopes` {unmatched} of `lox.watch` match nothing; there are "
-            f"{', '.join(map(repr, there))}."
+            f"{', '.join(map(repr, names))}."
         )
-        if not there:
+        if not names:
             text = (
                 "`lox.watch` finds no name scopes in the program, so it logs nothing. Open "
                 'some with `jax.named_scope("name")`.'
