@@ -18,7 +18,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 from jax.typing import ArrayLike
 
 from lox._core import context as _context
@@ -33,6 +32,7 @@ from lox._core.record import (
 )
 from lox._core.rules.registry import rule_of
 from lox._jax import equations, sharding, tracing
+from lox._jax.extend import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 from lox._jax.types import AnyArray, Atom, Code, Params, Program, PyTree
 from lox._rows.ring_write import write_p
 
@@ -274,7 +274,7 @@ def _written_by(eqn: JaxprEqn) -> list[int | None]:
     if name in ("jit", "pjit"):
         return written_from(params["jaxpr"])
     if name == "lox_deferred":
-        # The arrays of the interpreter come first, see `deferred_rules.py`.
+        # The arrays of the interpreter come first, see `rules/deferred.py`.
         before, found = params["tree"].num_leaves, written_from(params["jaxpr"])
         return [None if i is None else before + i for i in found]
     if name == "cond":

@@ -22,7 +22,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self
 
 import jax
-from jax.extend.core import Jaxpr, JaxprEqn, Var
 from jax.typing import ArrayLike
 
 from lox._core.analysis import holds_writes
@@ -36,6 +35,7 @@ from lox._core.record import (
     emit_p,
     log_effect,
 )
+from lox._jax.extend import Jaxpr, JaxprEqn, Var
 from lox._jax.sharding import Division
 from lox._jax.types import AnyArray, Atom, Code, Params, Program, PyTree
 from lox._rows.collected import Collected, Keys, Threaded
@@ -61,7 +61,7 @@ class Handler:
         effects: The effects of the records that it wants to see.
         differentiable: Whether what it collects carries derivatives.
         defers: Whether it rewrites inner programs only when JAX evaluates the equation that
-            holds them, see `deferred_rules.py`.
+            holds them, see `rules/deferred.py`.
         counts: Whether it wants to know which iteration of a `scan` it is in.
     """
 

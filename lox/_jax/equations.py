@@ -23,16 +23,14 @@ import jax
 from jax._src.interpreters.partial_eval import EffectHandle, convert_constvars_jaxpr
 from jax.core import Tracer
 from jax.experimental.layout import Format, Layout
-from jax.extend import linear_util
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
-from jax.extend.linear_util import WrappedFun
 from jax.interpreters.partial_eval import dce_jaxpr
 from jax.typing import ArrayLike
 
+from lox._jax.extend import ClosedJaxpr, Jaxpr, JaxprEqn, WrappedFun, linear_util
 from lox._jax.tracing import setting
 from lox._jax.types import AnyArray, Atom, DType, Params, Program, PyTree
 
-Options = tuple[tuple[str, Any], ...]
+JitOptions = tuple[tuple[str, Any], ...]
 Jitted = type(jax.jit(lambda: None))
 
 
@@ -199,7 +197,7 @@ def primitive_name(eqn: JaxprEqn) -> str:
     return type(eqn.params["_prim"]).__name__ if name == "call_hi_primitive" else name
 
 
-def inner_jit_options(params: Params) -> Options:
+def inner_jit_options(params: Params) -> JitOptions:
     """Return the options of an inner `jit` for `fun(interpreter, *args) -> (outs, logs)`.
 
     They are hashable, so that rules can keep one jitted function per set of options.
@@ -223,7 +221,7 @@ def inner_jit_options(params: Params) -> Options:
     return tuple(options.items())
 
 
-def jit_with(fun: Callable, options: Options) -> Callable:
+def jit_with(fun: Callable, options: JitOptions) -> Callable:
     """Jit a function with the result of `inner_jit_options`."""
     # Lists and dictionaries were tuples, to be hashable.
     given = dict(options)

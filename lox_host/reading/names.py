@@ -2,9 +2,14 @@
 
 `-k loss` means the key `loss` and all keys below it, such as `loss/policy`. If there is no
 such key, it means all keys that end with it, such as `train/loss`.
+
+    keys    loss  loss/policy  train/acc  test/acc
+
+    -k loss      loss, loss/policy          the key, and what is below it
+    -k acc       train/acc, test/acc        there is no `acc`, so what ends with it
+    -k lose      an error that suggests `loss`
 """
 
-import difflib
 from collections.abc import Iterable, Sequence
 
 MOST = 8  # names that are listed
@@ -20,6 +25,8 @@ def list_names(names: Iterable[str]) -> str:
 
 def suggest(name: str, names: Iterable[str]) -> str:
     """Return a question that suggests the closest name, or an empty text."""
+    import difflib
+
     close = difflib.get_close_matches(name, list(names), 1)
     return f" Did you mean {close[0]!r}?" if close else ""
 

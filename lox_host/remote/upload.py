@@ -26,8 +26,15 @@ from lox_host.remote.bucket import Bucket
 from lox_host.remote.manifest import is_over, put_manifest
 from lox_host.remote.places import MARKER, rows_path, runs_path
 from lox_host.remote.run_table import encode_runs
-from lox_host.remote.upload_log import Plan, UploadLog
-from lox_host.store import FORMAT, Sealer, Segment, encode, remove_session, segment_name
+from lox_host.remote.upload_log import UploadLog, UploadPlan
+from lox_host.store import (
+    OBJECTS_FORMAT,
+    Sealer,
+    Segment,
+    encode,
+    remove_session,
+    segment_name,
+)
 
 # About how many bytes of data files become one segment.
 SEGMENT_BYTES = 8 << 20
@@ -131,7 +138,7 @@ class SessionUpload:
         if not self._is_removed:
             self._log.close()
 
-    def _take(self, plan: Plan) -> None:
+    def _take(self, plan: UploadPlan) -> None:
         """Make the segments of a plan, and queue those that are not stored."""
         place = {"number": plan.number, "line": self._line_count}
         for segment in self._sealer.segments(self._planned, plan.line, **place):
@@ -154,7 +161,7 @@ class SessionUpload:
             return False
         # Note the plan before anything is sent. A process that takes over then makes the
         # same segments, and replaces them with themselves.
-        plan = Plan(upto, self._log.sent)
+        plan = UploadPlan(upto, self._log.sent)
         self._log.plan(plan)
         self._take(plan)
         return True
@@ -192,7 +199,7 @@ class SessionUpload:
     def _mark(self) -> None:
         """Mark the address as a store before anything is stored there."""
         if not self._is_marked and not self._log.sent and not self._bucket.exists(MARKER):
-            text = json.dumps({"format": FORMAT, "layout": "parquet"})
+            text = json.dumps({"format": OBJECTS_FORMAT, "layout": "parquet"})
             self._put(MARKER, f"{text}\n".encode())
         self._is_marked = True
 

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, SupportsInt
 
 import numpy as np
-from jax.extend.core import JaxprEqn
 from jax.typing import ArrayLike
 
 from lox._inside.nan.lines import Line
 from lox._inside.nan.program_map import ELEMENTWISE
 from lox._jax import equations, tracing
+from lox._jax.extend import JaxprEqn
 
 Index = tuple[int, ...]
 # An input or output of an equation. None: it is no array, such as a PRNG key.
@@ -170,7 +170,6 @@ def describe(x: ArrayLike | None, index: Index | None = None) -> str:
         return form
     if x.dtype.kind not in "iufc" and x.dtype.name not in _SMALL_FLOATS:
         return form
-    # Of complex numbers, the absolute values; small floats have no `argmin` in NumPy.
     values = np.abs(x) if x.dtype.kind == "c" else x
     values = values.astype(np.float64) if x.dtype.name in _SMALL_FLOATS else values
     parts = [form]

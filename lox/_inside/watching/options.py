@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import JaxprEqn
 
 from lox._core.log import check_values, names_in
 from lox._core.stats import STATISTICS, described
 from lox._inside.watching.places import Selection
+from lox._jax.extend import JaxprEqn
 from lox._jax.types import PyTree
 
 # Takes an array, and returns a number or anything else that can be logged.
@@ -18,7 +18,7 @@ VALUES = ("in", "out", "grad")
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class WatchOptions:
     """What to watch, and how to describe it.
 
     Attributes:
@@ -43,7 +43,7 @@ class Options:
         stats: str | Iterable[str] | Mapping[str, Statistic],
         loops: str | Iterable[str],
         tags: str | Iterable[str],
-    ) -> "Options":
+    ) -> "WatchOptions":
         """Return the options that a user gave, or raise and say what is wrong."""
         return cls(
             selection=_selection(scopes),

@@ -15,8 +15,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from jax.extend.core import Jaxpr, JaxprEqn
-
 from lox._core import context as _context
 from lox._core.analysis import records_in
 from lox._core.derivative_hook import looking, not_looking
@@ -26,8 +24,15 @@ from lox._core.options import frames_of_lox
 from lox._core.transform import transformed
 from lox._inside.watching.handler import Watch, WatchInside
 from lox._inside.watching.module_scopes import open_module_scopes
-from lox._inside.watching.options import Options, Statistic
-from lox._inside.watching.places import NOWHERE, Selection, holds_entries, matches, names_in
+from lox._inside.watching.options import Statistic, WatchOptions
+from lox._inside.watching.places import (
+    NOWHERE,
+    Selection,
+    holds_entries,
+    matches,
+    scope_names,
+)
+from lox._jax.extend import Jaxpr, JaxprEqn
 from lox._jax.types import AnyArray, PyTree
 from lox._rows.types import P, R
 
@@ -93,7 +98,7 @@ def watch(
         [2 1 0]
     """
     check_function("lox.watch", fun)
-    options = Options.of(scopes, values, stats, loops, tags)
+    options = WatchOptions.of(scopes, values, stats, loops, tags)
     if clash := sorted({*options.loops} & {*steps}):
         raise ValueError(
             f"The step {clash[0]!r} of `lox.watch` has the name of the step that counts "
@@ -103,7 +108,7 @@ def watch(
 
 
 def _watched(
-    options: Options,
+    options: WatchOptions,
     steps: dict[str, AnyArray],
     fun: Callable,
     *args: PyTree,
@@ -129,7 +134,7 @@ def _warn_of_no_match(selection: Selection, program: Jaxpr) -> None:
         )
         text = "`scopes` of `lox.watch` is true for no equation of the program."
     else:
-        names = names_in(program)
+        names = scope_names(program)
         unmatched = [
             pattern
             for pattern in selection.patterns
