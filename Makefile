@@ -77,7 +77,7 @@ laws-flags: .venv-jax-newest/.ready
 
 .PHONY: test-libraries
 test-libraries: .venv-libraries/.ready ## Run the tests with flax, equinox, diffrax and others
-	@$(<D)/bin/$(PYTEST) tests/libraries $(ARGS)
+	@$(<D)/bin/$(PYTEST) tests/libraries docs/cookbook $(ARGS)
 
 .PHONY: coverage
 coverage: $(READY) ## Run the tests and show the lines and branches that they miss

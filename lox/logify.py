@@ -55,8 +55,8 @@ def log(name: str, value: Any, reduction: str = "replace") -> None:
         raise TypeError(f"The name in `logify.log` must be a string, not {name!r}.")
     if not isinstance(reduction, str) or reduction not in _REDUCTIONS:
         raise ValueError(
-            f"`logify.log` has no reduction {reduction!r}. There are "
-            f"{', '.join(map(repr, _REDUCTIONS))}; more are in `lox.log(..., reduce=...)`."
+            f"`logify.log` has no reduction {reduction!r}. Choose from "
+            f"{', '.join(map(repr, _REDUCTIONS))}; `lox.log(..., reduce=...)` has more."
         )
     _log.log({name: value}, reduce=_REDUCTIONS[reduction])
 
@@ -94,7 +94,7 @@ export.register_pytree_node_serialization(
 
 
 def logify(fun: Callable) -> Callable[..., tuple[Any, Logs]]:
-    """Make `fun` also return what it logs.
+    """Make `fun` return its logs along with its output.
 
     It works before and after `jit`, `vmap` and `grad`, and wherever `lox.spool` works. The
     logs also contain what `lox.log` logs in `fun`, under `"append"` or under the reduction
@@ -108,7 +108,7 @@ def logify(fun: Callable) -> Callable[..., tuple[Any, Logs]]:
         fun: Any JAX function.
 
     Returns:
-        A function returning the pair of `fun`'s output and its logs.
+        A function that returns a pair, the output of `fun` and its logs.
 
     Example:
         >>> import logify

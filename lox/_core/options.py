@@ -61,7 +61,7 @@ def _warn_of_no_match(
         if wanted is not None and not wanted <= there:
             warnings.warn(
                 f"`{what}` {sorted(wanted - there)} of `{transformation}` match nothing "
-                f"that is logged; there are {sorted(there)}.",
+                f"that is logged. Logged were {sorted(there)}.",
                 stacklevel=frames_of_lox() + 1,
             )
 

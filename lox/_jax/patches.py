@@ -103,8 +103,8 @@ PATCHES = (
     Patch(
         name="reverse mode in watch",
         target=_REVERSE_MODE,
-        without="From outside of `jax.grad`, `lox.watch` sees one program with both "
-        "passes, in which activations, cotangents and what is kept for later look alike.",
+        without="From outside `jax.grad`, `lox.watch` sees one program with both passes, "
+        "in which activations, cotangents and stored intermediate values look alike.",
         change="While `lox.watch` traces a function, watches what is differentiated in "
         "there before it is differentiated.",
     ),
@@ -223,8 +223,8 @@ PATCHES = (
     Patch(
         name="leaks under grad",
         target="jax._src.interpreters.partial_eval:JaxprTrace.invalidate",
-        without="With `jax_check_tracer_leaks`, JAX takes logs in a `scan` under `grad` "
-        "for leaks, as it does `jax.debug.print`: a trace that has ended keeps its "
+        without="With `jax_check_tracer_leaks`, JAX mistakes logs in a `scan` under `grad` "
+        "for leaks, and `jax.debug.print` too, because a trace that has ended keeps its "
         "effects.",
         change="Lets go of them when the trace ends.",
     ),
@@ -262,7 +262,7 @@ PATCHES = (
     Patch(
         name="nn.scan of flax",
         target="jax.interpreters.partial_eval:dce_jaxpr",
-        without="Flax linen's `nn.scan` takes a log in its body for something that its "
+        without="Flax linen's `nn.scan` mistakes a log in its body for something that its "
         "shared variables depend on, and raises.",
         change="Leaves logs out of the check that flax makes. JAX itself calls another "
         "name of this function.",
@@ -335,8 +335,8 @@ ADDITIONS = (
     ),
     Addition(
         what="Two user contexts (`jax.make_user_context`)",
-        why="JAX caches a function that was traced in silence apart from one that logs, "
-        "and from one that is watched.",
+        why="JAX keeps separate cache entries for a function that was traced in silence, "
+        "one that logs, and one that is watched.",
         registries=("jax._src.config:register_trace_context_callback",),
     ),
     Addition(

@@ -32,12 +32,12 @@ def plot(  # noqa: D417
     axes: "matplotlib.axes.Axes | Iterable[matplotlib.axes.Axes] | None" = None,
     band: str | None = "std",
 ) -> "matplotlib.figure.Figure":
-    """Draw scalars and histograms against a step, each in a panel of its own.
+    """Draw scalars and histograms against a step, one panel per key.
 
     A `lox.Histogram` is drawn as a heat map: the share of values in each bin, over time.
 
-    Of a batch, the mean is drawn and a band around it. Examples whose last value is not
-    finite are drawn on their own, up to a red mark, and have no part in the mean. If the
+    For a batch, the panel shows the mean and a band around it. Examples whose last value
+    is not finite are left out of the mean, and drawn separately up to a red mark. If the
     examples have rows at different steps, their curves are averaged.
 
     Args:
@@ -64,7 +64,7 @@ def plot(  # noqa: D417
     plt = import_extra("matplotlib.pyplot", "`logs.plot()`", "plot")
     if band not in (*BANDS, None):
         names = ", ".join(map(repr, (*BANDS, None)))
-        raise ValueError(f"There is no band {band!r}. There are {names}.")
+        raise ValueError(f"`band` cannot be {band!r}. Choose from {names}.")
     drawn = _drawn(flat_rows(to_numpy(logs.rows(), "plot")), keys, x)
     if axes is None:
         figure = plt.figure(FigureClass=_figure_class(), layout="constrained")

@@ -469,7 +469,7 @@ def test_vmaps_that_cannot_be_told_apart():
         return jax.vmap(inner)(jnp.arange(2.0))
 
     with pytest.raises(
-        ValueError, match=r"'y' depends on `vmap`s of size .* cannot be told"
+        ValueError, match=r"'y' depends on `vmap`s of size .* cannot tell which"
     ):
         lox.spool(jax.vmap(outer))(jnp.arange(3.0))
 
@@ -532,7 +532,7 @@ def test_what_has_no_rule_is_refused_by_name():
 
     for fun in (composite, hidden):
         with pytest.raises(
-            NotImplementedError, match=r"`composite`, which holds 'inner' .*nolog"
+            NotImplementedError, match=r"`composite`, which logs 'inner' .*nolog"
         ):
             lox.spool(fun)(jnp.ones(2))
         lox.spool(lox.nolog(fun))(jnp.ones(2))
@@ -556,11 +556,11 @@ def test_a_tangent_is_logged_under_jvp_and_refused_under_grad():
         lambda x: jax.lax.scan(lambda c, _: (g(c), None), x, None, length=2)[0],
     ):
         with pytest.raises(
-            ValueError, match="'tangent' holds a tangent, logged in a `custom_jvp`"
+            ValueError, match="'tangent' contains a tangent, logged in a `custom_jvp`"
         ):
             lox.spool(jax.grad(fun))(2.0)
         with pytest.raises(
-            ValueError, match="'tangent' holds a tangent, logged in a `custom_jvp`"
+            ValueError, match="'tangent' contains a tangent, logged in a `custom_jvp`"
         ):
             jax.grad(fun)(2.0)
 

@@ -170,7 +170,7 @@ def _custom_vmap(interpreter, eqn, *args):
             raise NotImplementedError(
                 "A `custom_vmap` function that logs is inside a `cond` or `while_loop` "
                 "under two `vmap`s. lox cannot tell for which examples it logs. Log "
-                "outside of it."
+                "outside it."
             )
         axes = tuple(0 if is_batched else None for is_batched in batched[1:])
         settled = _settle(
@@ -452,8 +452,8 @@ def _same(expected: Collected, found: Collected) -> frozenset[str]:
 def _unsettled(keys: Iterable[str]) -> NotImplementedError:
     return NotImplementedError(
         f"{listed(sorted(keys))} is logged by a function with a custom rule for "
-        "derivatives or batches. The rule logs it, too, but not when only some of the "
-        "arguments are differentiated or batched, as here. Log the same in all cases, or "
+        "derivatives or batches. The rule logs it too, but not if JAX differentiates or "
+        "batches only some of the arguments, as here. Log the same keys in all cases, or "
         "put the lox transformation around the derivative or `vmap`."
     )
 

@@ -94,8 +94,9 @@ def watch(
     options = Options.of(scopes, values, stats, loops, tags)
     if clash := sorted({*options.loops} & {*steps}):
         raise ValueError(
-            f"The step {clash[0]!r} of `lox.watch` has the name of the step that counts "
-            "the iterations of a loop. Give one of them another name, see `loops`."
+            f"The step {clash[0]!r} of `lox.watch` has the same name as the step that "
+            "counts the iterations of a loop. Rename your step, or the other one with "
+            "`loops`."
         )
     return transformed(fun, ft.partial(_watched, options), options, steps_of(steps))
 
@@ -120,7 +121,7 @@ def _warn_of_no_match(selection: Selection, program: Jaxpr) -> None:
         is_found = holds_entries(program, NOWHERE, selection) or any(
             record.scope is not None for record in records_in(program)
         )
-        text = "`scopes` of `lox.watch` is true for no equation of the program."
+        text = "`scopes` of `lox.watch` selects no equation of the program."
     else:
         there = names_in(program)
         unmatched = [
@@ -130,8 +131,8 @@ def _warn_of_no_match(selection: Selection, program: Jaxpr) -> None:
         ]
         is_found = not unmatched
         text = (
-            f"`scopes` {unmatched} of `lox.watch` match nothing; there are "
-            f"{', '.join(map(repr, there))}."
+            f"`scopes` {unmatched} of `lox.watch` match nothing. The program has the "
+            f"scopes {', '.join(map(repr, there))}."
         )
         if not there:
             text = (
