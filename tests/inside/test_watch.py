@@ -399,8 +399,8 @@ def test_a_pattern_that_matches_nothing_lists_what_there_is():
     with pytest.warns(UserWarning, match="match nothing") as found:
         lox.spool(lox.watch(loss, "*/mpl"))(WEIGHTS, X)
     assert str(found[0].message) == (
-        "`scopes` ['*/mpl'] of `lox.watch` match nothing. The program has the scopes 'block', "
-        "'block/mixed', 'block/mlp', 'head'."
+        "`scopes` ['*/mpl'] of `lox.watch` match nothing. The program has the scopes "
+        "'block', 'block/mixed', 'block/mlp', 'head'."
     )
     assert found[0].filename == __file__
     with pytest.warns(

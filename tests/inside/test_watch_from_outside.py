@@ -54,7 +54,7 @@ def test_patterns_see_the_scopes_around_the_derivative():
     for pattern in ("train/*/mlp", "*/mlp", "train/block/mlp", "t*mlp"):
         _, logs = lox.spool(lox.watch(train_step, pattern, stats="max"))(WEIGHTS, X)
         assert set(logs) == {"train/block/mlp/out/max", "train/block/mlp/grad/max"}
-    with pytest.warns(UserWarning, match="nothing. The program has the scopes 'train', 'train/b"):
+    with pytest.warns(UserWarning, match="has the scopes 'train', 'train/b"):
         _, logs = lox.spool(lox.watch(train_step, "trian/*"))(WEIGHTS, X)
     assert not logs
 
@@ -161,9 +161,7 @@ def test_a_derivative_taken_beforehand_is_an_error():
     def replayed(weights, x):
         return jax.core.eval_jaxpr(step.jaxpr, step.consts, *jax.tree.leaves((weights, x)))
 
-    with pytest.raises(
-        ValueError, match="JAX differentiated the scope"
-    ) as found:
+    with pytest.raises(ValueError, match="JAX differentiated the scope") as found:
         lox.spool(lox.watch(replayed, "*/mlp"))(WEIGHTS, X)
     assert "`jax.grad(lox.watch(loss))`" in str(found.value)
 

@@ -111,9 +111,7 @@ def test_what_is_no_run_is_an_error_that_lists_near_ones(sweep):
     ]:
         with pytest.raises(LookupError, match=text):
             lox.load("results", run=word)
-    with pytest.raises(
-        LookupError, match="None of the 4 runs in 'results' matches lr > 1"
-    ):
+    with pytest.raises(LookupError, match="None of the 4 runs in 'results' matches lr > 1"):
         lox.load("results", where="lr > 1")
     with pytest.raises(LookupError, match=r"has no key 'los'. All keys of its session are"):
         lox.load("results", "los")

@@ -201,10 +201,10 @@ def test_altered_rows_cannot_be_added():
     thinned = lox.spool(loop, interval=2)(1.0)[1]
 
     with pytest.raises(
-        ValueError, match=r"'loss', because they have already been reduced.*first.*`\(a \+ b\)\.reduce"
+        ValueError, match=r"'loss', .* already been reduced.*first.*`\(a \+ b\)\.reduce"
     ):
         logs.reduce("mean") + logs
-    with pytest.raises(ValueError, match=r"'loss', because they have already been thinned.*slice\[::k\]"):
+    with pytest.raises(ValueError, match=r"'loss', .* already been thinned.*slice\[::k\]"):
         logs + thinned
     other = lox.logdict({"other": 1.0})
     assert list(logs.reduce("mean") + other) == ["loss", "rare", "total", "other"]
@@ -757,6 +757,6 @@ def test_bad_plots(plt):
     with pytest.raises(ValueError, match=r"no curves in the keys \['rare'\]"):
         logs.plot("rare")
     with pytest.raises(
-        ValueError, match=r"`band` cannot be 'sem'. Choose from 'std', 'range', '80%', 'ci', 'iqm'"
+        ValueError, match=r"be 'sem'. Choose from 'std', 'range', '80%', 'ci', 'iqm'"
     ):
         logs.plot(band="sem")
