@@ -20,7 +20,6 @@ if os.environ.get("JAX_NUM_CPU_DEVICES") != "8":
 # The packages that the pages of the cookbook need. `make test` or `make test-libraries` has
 # all packages of a page, which `tests/docs/test_docs.py` checks; elsewhere it is left out.
 COOKBOOK = {
-    "index": (),
     "equinox": ("equinox", "optax"),
     "flax-linen": ("flax", "optax"),
     "flax-nnx": ("flax", "optax"),
