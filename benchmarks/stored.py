@@ -1,7 +1,7 @@
 """What writing to disk costs: the writer of `SaveLogger` ÷ other files, until closed.
 
-A row is a step and two numbers, but for the arrays. All write the same rows, and bring
-them to the operating system every 2,000 rows.
+A row has a step and two numbers, except in the lines about arrays. All write the same
+rows, and flush them to the operating system every 2,000 rows.
 """
 
 import functools as ft

@@ -105,8 +105,8 @@ PATCHES = (
         target=_REVERSE_MODE,
         without="From outside `jax.grad`, `lox.watch` sees one program with both passes, "
         "in which activations, cotangents and stored intermediate values look alike.",
-        change="While `lox.watch` traces a function, watches what is differentiated in "
-        "there before it is differentiated.",
+        change="While `lox.watch` traces a function, watches each function inside before "
+        "JAX differentiates it.",
     ),
     Patch(
         name="forward mode in watch",
@@ -240,14 +240,14 @@ PATCHES = (
         target="jax.extend.core.primitives:custom_vjp_call_p.bind",
         without="The backward rule of a function called in `lox.silent()` or `lox.nolog` "
         "runs later, outside it, and logs.",
-        change="Keeps the rules of a call in silence silent.",
+        change="Keeps the rules silent if the call was silent.",
     ),
     Patch(
         name="memoized rules",
         target="jax._src.interpreters.partial_eval:_memoize",
         without="JAX traces the rules of a `custom_jvp` or `custom_vjp` in a jitted "
         "function once. Rules that were first traced in silence never log again.",
-        change="Remembers them once for each of captured, printed and silent.",
+        change="Caches them separately for captured, printed and silent logs.",
     ),
     Patch(
         name="hijax",
