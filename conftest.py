@@ -26,7 +26,7 @@ COOKBOOK = {
     "hydra": ("hydra-core", "pandas"),
     "notebook": ("matplotlib", "pandas"),
     "optax": ("optax", "pandas"),
-    "ppo": ("distrax", "flax", "gymnax", "optax"),
+    "ppo": ("flax", "gymnax", "optax"),
     "wandb-offline": ("wandb",),
 }
 

@@ -31,7 +31,7 @@ LAST = 4.0  # seconds that the last is shown
 CURVE = tuple("▁▂▃▄▅▆▇█")  # how a line of the table ends
 
 # The colours of the page, of text, and of what the terminal calls by these names: `ff005f`
-# is the bar, and `3a3a3a` the rest of it.
+# is the bar, `3a3a3a` the rest of it, and `5faf00` the bar when it is full.
 THEMES = {
     "light": {
         "page": "#ffffff",
@@ -39,6 +39,7 @@ THEMES = {
         "cyan": "#0a7ea4",
         "ff005f": "#d6336c",
         "3a3a3a": "#d0d7de",
+        "5faf00": "#1a7f37",
     },
     "dark": {
         "page": "#131416",
@@ -46,6 +47,7 @@ THEMES = {
         "cyan": "#56b6c2",
         "ff005f": "#f06595",
         "3a3a3a": "#3a3f45",
+        "5faf00": "#57ab5a",
     },
 }
 

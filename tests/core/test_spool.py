@@ -62,13 +62,13 @@ def test_an_argname_is_a_whole_key():
 
 def test_a_filter_that_matches_nothing_warns():
     with pytest.warns(
-        UserWarning, match=r"`argnames` \['w'\] .*; there are \['x', 'y', 'z'\]"
+        UserWarning, match=r"`argnames` \['w'\] .* Logged were \['x', 'y', 'z'\]"
     ) as w:
         lox.spool(f, argnames=["x", "w"])(1.0)
     assert w[0].filename == __file__
     with pytest.warns(
         UserWarning,
-        match=r"`tags` \['debug'\] .* there are \['input', 'metric', 'output'\]",
+        match=r"`tags` \['debug'\] .* Logged were \['input', 'metric', 'output'\]",
     ):
         lox.spool(f, tags="debug")(1.0)
 
@@ -76,7 +76,7 @@ def test_a_filter_that_matches_nothing_warns():
 def test_a_reduction_of_a_key_that_is_not_logged_warns():
     for fun in (f, jax.jit(f)):
         with pytest.warns(
-            UserWarning, match=r"`reduce` \['v', 'w'\] .*; there are \['x', 'y', 'z'\]"
+            UserWarning, match=r"`reduce` \['v', 'w'\] .* Logged were \['x', 'y', 'z'\]"
         ) as w:
             _, logs = lox.spool(fun, reduce={"w": "sum", "x": "sum", "v": "sum"})(1.0)
         assert list(logs) == ["x", "y", "z"]

@@ -201,7 +201,8 @@ def test_altered_rows_cannot_be_added():
     thinned = lox.spool(loop, interval=2)(1.0)[1]
 
     with pytest.raises(
-        ValueError, match=r"'loss', .* already been reduced.*first.*`\(a \+ b\)\.reduce"
+        ValueError,
+        match=r"'loss', .* been reduced.*afterwards.*`\(a \+ b\)\.reduce",
     ):
         logs.reduce("mean") + logs
     with pytest.raises(ValueError, match=r"'loss', .* already been thinned.*slice\[::k\]"):
