@@ -59,6 +59,17 @@ def test_patterns_see_the_scopes_around_the_derivative():
     assert not logs
 
 
+def test_a_pattern_that_matches_nothing_lists_scopes_that_are_only_in_a_derivative():
+    expected = r"`scopes` \['mlp'\] .* match nothing. .* the scopes .*'outer/mlp'"
+
+    def loss(x):
+        with jax.named_scope("outer"), jax.named_scope("mlp"):
+            return jnp.sin(x) * x
+
+    with pytest.warns(UserWarning, match=expected):
+        lox.spool(lox.watch(jax.grad(loss), "mlp"))(1.0)
+
+
 def test_equations_that_jax_moves_out_of_a_loop_are_not_watched():
     def f(w, x):
         def body(h, _):

@@ -208,16 +208,19 @@ _known: weakref.WeakKeyDictionary[Jaxpr, dict[tuple[Within, Selection], bool]]
 _known = weakref.WeakKeyDictionary()
 
 
-def names_in(program: Any, within: Within = NOWHERE) -> list[str]:
+def names_in(
+    program: Any, within: Within = NOWHERE, *, derivatives: bool = False
+) -> list[str]:
     """Return the names of all scopes of a program, at any depth, each of them once.
 
-    Derivatives are left out, except for records of scopes that were watched inside them.
+    Unless `derivatives` asks for them, those in derivatives are left out, except for
+    records of scopes that were watched inside them.
     """
     names: set[str] = set()
     for jaxpr in equations.jaxprs_in(program):
         entries = _entries(jaxpr, within)
         for entry in entries:
-            if not entry.is_derivative and not entry.is_watched:
+            if derivatives or not (entry.is_derivative or entry.is_watched):
                 names.add(entry.name)
         for eqn in jaxpr.eqns:
             inside = within.inside(eqn)
@@ -226,7 +229,7 @@ def names_in(program: Any, within: Within = NOWHERE) -> list[str]:
                 if record.scope is not None:
                     names.add("/".join((*inside.outside, record.scope)))
             for inner in programs_in(eqn):
-                names.update(names_in(inner, inside))
+                names.update(names_in(inner, inside, derivatives=derivatives))
     return sorted(names)
 
 

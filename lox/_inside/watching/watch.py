@@ -130,11 +130,13 @@ def _warn_of_no_match(selection: Selection, program: Jaxpr) -> None:
             if not any(matches(name, pattern) for name in there)
         ]
         is_found = not unmatched
+        # In a training step, all scopes may be in a derivative.
+        listed = there or names_in(program, derivatives=True)
         text = (
             f"`scopes` {unmatched} of `lox.watch` match nothing. The program has the "
-            f"scopes {', '.join(map(repr, there))}."
+            f"scopes {', '.join(map(repr, listed))}."
         )
-        if not there:
+        if not listed:
             text = (
                 "`lox.watch` finds no name scopes in the program, so it logs nothing. Open "
                 'some with `jax.named_scope("name")`.'
