@@ -66,6 +66,9 @@ test-jax: ## Run the tests on every minor release of JAX, and with its upgrade f
 	done; \
 	[ -z "$$failed" ] || { echo "Failed:$$failed" >&2; exit 1; }
 
+.PHONY: test-jax-newest
+test-jax-newest: test
+
 test-jax-%: .venv-jax-%/.ready
 	@$(<D)/bin/$(PYTEST) $(ARGS)
 
@@ -73,8 +76,8 @@ laws-jax-%: .venv-jax-%/.ready
 	@$(<D)/bin/$(PYTEST) tests/laws $(ARGS)
 
 .PHONY: laws-flags
-laws-flags: .venv-jax-newest/.ready
-	@$(FLAGS) $(<D)/bin/$(PYTEST) tests/laws $(ARGS)
+laws-flags: $(READY)
+	@$(FLAGS) $(BIN)/$(PYTEST) tests/laws $(ARGS)
 
 .PHONY: test-libraries
 test-libraries: .venv-libraries/.ready ## Run the tests with flax, equinox, diffrax and others
@@ -155,9 +158,6 @@ $(READY): pyproject.toml
 
 .venv-jax-0.10.2/.ready: pyproject.toml
 	$(call install,$(shell tools/find-python 3.12 3.13 3.11),$(@D),jax==0.10.2)
-
-.venv-jax-newest/.ready: pyproject.toml
-	$(call install,$(shell tools/find-python),$(@D))
 
 # Only what the laws need: pip takes very long to find versions of the trackers that fit.
 $(LAWS:%=.venv-jax-%/.ready): pyproject.toml

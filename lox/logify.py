@@ -131,7 +131,7 @@ def logify(fun: Callable) -> Callable[..., tuple[Any, Logs]]:
 
 
 def _logs(entries: dict[str, Rows]) -> Logs:
-    return Logs(logdict.of({key: _listed(key, own) for key, own in entries.items()}))
+    return Logs(logdict.of({key: _listed(key, rows) for key, rows in entries.items()}))
 
 
 def _listed(key: str, rows: Rows) -> Rows:

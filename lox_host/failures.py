@@ -48,8 +48,11 @@ class Failures:
 
     def __init__(self):
         self._lock = threading.Lock()
+        # Listeners that are not called any more, until their program has been told.
         self._muted: dict[Hashable, Failure] = {}
+        # What no waiting thread has been given yet.
         self._uncollected: list[Failure] = []
+        # How many threads wait for the callbacks of each listener.
         self._awaited: Counter[Hashable] = Counter()
 
     def attempt(self, listener: Hashable, call: Callable[[], object]) -> None:
@@ -79,6 +82,7 @@ class Failures:
         """Return and forget the failures, except those for which other threads wait."""
         with self._lock:
             mine, others = [], []
+            # `lox.barrier` takes what nobody else waits for; a tapped function, its own.
             for failure in self._uncollected:
                 owner = failure.listener
                 is_mine = owner == listener or not self._awaited[owner]

@@ -26,6 +26,7 @@ class FanOut:
 
     def open(self, run: Run) -> None:
         """Begin a run at all members, or at none of them."""
+        # The name is complete. For members it is a template, in which braces are doubled.
         name = run.name.replace("{", "{{").replace("}", "}}")
         wanted = WantedRun(
             run.key, run.config, name, run.group, run.tags, run.index, run.resumed
@@ -40,6 +41,7 @@ class FanOut:
                 ids.append(id)
                 begun += [(member, id)] if is_new else []
         except BaseException:
+            # Members that had the run before keep it.
             for member, id in begun:
                 member.worker.run(ft.partial(member.finish_runs, [id]))
             raise
@@ -47,8 +49,8 @@ class FanOut:
 
     def write(self, batch: Batch) -> None:
         for i, member in enumerate(self._members):
-            ids_there = {id: ids[i] for id, ids in self._ids.items()}
-            member.buffer.add_blocks([block.renamed(ids_there) for block in batch])
+            member_ids = {id: ids[i] for id, ids in self._ids.items()}
+            member.buffer.add_blocks([block.renamed(member_ids) for block in batch])
 
     def flush(self) -> None:
         for member in self._members:

@@ -97,6 +97,7 @@ def unpacked(key: str, array: np.ndarray) -> Iterator[tuple[str, Histogram]]:
 
     Otherwise there is one for each example, `key/0`, `key/1`, ... Masked ones are left out.
     """
+    # (*examples, counts and edges): one more edge than there are bins
     bins = array.shape[-1] // 2
     rows = [
         (index, Histogram(np.asarray(row[:bins]), np.asarray(row[bins:])))
@@ -106,11 +107,13 @@ def unpacked(key: str, array: np.ndarray) -> Iterator[tuple[str, Histogram]]:
     if not rows:
         return
     first = rows[0][1]
-    if all(np.array_equal(first.edges, own.edges) for _, own in rows):
-        yield key, Histogram(np.sum([own.counts for _, own in rows], 0), first.edges)
+    # Counts of the same bins add up. Others have no bins in common.
+    if all(np.array_equal(first.edges, other.edges) for _, other in rows):
+        counts = np.sum([histogram.counts for _, histogram in rows], 0)
+        yield key, Histogram(counts, first.edges)
         return
-    for index, own in rows:
-        yield "/".join([key, *map(str, index)]), own
+    for index, histogram in rows:
+        yield "/".join([key, *map(str, index)]), histogram
 
 
 def histograms_in(tree: Tree, make: Any) -> Tree:

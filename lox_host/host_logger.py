@@ -15,12 +15,11 @@ runs.
 
 import contextlib
 import dataclasses
-import functools as ft
 import sys
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError
 from typing import Any, TypeVar
 
@@ -28,10 +27,10 @@ import numpy as np
 
 from lox_host.guarded_writer import GuardedWriter, OnError
 from lox_host.run_config import Config, merged_config, plain_config
-from lox_host.run_key import run_identity
+from lox_host.run_id import run_identity
 from lox_host.run_names import format_name
 from lox_host.run_registry import Agree, Launch, RunRegistry, WantedRun
-from lox_host.worker import Worker
+from lox_host.worker_thread import Worker
 from lox_host.write_buffer import PacketSource, WriteBuffer
 from lox_host.writer import Writer
 
@@ -103,6 +102,12 @@ class HostLogger:
             return [self]
         return [back_end for member in self._members for back_end in member.back_ends]
 
+    def with_members(self) -> Iterator["HostLogger"]:
+        """Yield this logger and all loggers that are nested in it."""
+        yield self
+        for member in self._members:
+            yield from member.with_members()
+
     @property
     def everywhere(self) -> bool:
         """Whether processes other than the first need the rows, too."""
@@ -167,7 +172,7 @@ class HostLogger:
         if stoppable:
             self.check()
         # Even without a run: the packet may be refused, and `settle` has to raise that.
-        _active[self] = None
+        active_loggers[self] = None
         # Wait for the back ends of members here. The result does not matter: one that is
         # down leaves the rows out by itself, and the others still get them.
         for back_end in self._others:
@@ -235,7 +240,7 @@ class HostLogger:
         self.buffer.discard()
         self._ending = {}
         self._is_forgotten = True
-        _active.pop(self, None)
+        active_loggers.pop(self, None)
 
     def collect(self) -> None:
         """Make a `MultiLogger` pass all buffered rows to its members."""
@@ -248,9 +253,11 @@ class HostLogger:
 
     def _collect_waiting(self) -> None:
         """Fetch rows for this logger that are still buffered in a `MultiLogger`."""
-        mine = set(self.back_ends)
-        for logger in _outermost_first():
-            if logger is not self and not mine.isdisjoint(logger._others):
+        # Rows that were logged before `finish` must be written before the run is closed,
+        # even those that came through a `MultiLogger` and still wait there.
+        back_ends = set(self.back_ends)
+        for logger in outermost_first():
+            if logger is not self and not back_ends.isdisjoint(logger._others):
                 logger.collect()
 
     def _wait(self, future: Future[T]) -> T:
@@ -302,7 +309,7 @@ class HostLogger:
         if launch.process == 0 or self._all_processes:
             self.buffer.open(run)
         self.registry.add(run, identity)
-        _active[self] = None
+        active_loggers[self] = None
         return run.id
 
     def _identified(self, wanted: Sequence[WantedRun]) -> list[tuple[str, WantedRun]]:
@@ -323,13 +330,14 @@ class HostLogger:
     def close_runs(self, ids: Iterable[int]) -> None:
         """End runs whose rows have been flushed."""
         runs, ids = self.registry.runs, list(dict.fromkeys(ids))
+        # An id that is finished already is no error: it may be finished twice.
         stale = [id for id in ids if id not in runs and not self.registry.is_finished(id)]
         known = [runs[id] for id in ids if id in runs]
         self.buffer.close(known)
         for run in known:
             self.registry.finish(run)
         if not runs:
-            _active.pop(self, None)
+            active_loggers.pop(self, None)
         if stale:
             self.buffer.refuse(self.registry.unknown(stale[0]))
 
@@ -338,8 +346,10 @@ class HostLogger:
     ) -> list[int]:
         identified = self._identified(wanted)
         identities = [identity for identity, _ in identified]
+        # A run that is to end is another one than the run that is asked for now.
         if any(self.registry.id_of(identity) in self._ending for identity in identities):
             self._finish_ending()
+        # To agree takes a round trip between processes: only if there is a new run.
         launch = Launch("", process, "")
         if any(self.registry.id_of(identity) is None for identity in identities):
             launch = self.registry.agree_on_launch(identities, process, agree)
@@ -351,80 +361,6 @@ class HostLogger:
     def _take_ending(self) -> list[int]:
         ending, self._ending = list(self._ending), {}
         return ending
-
-
-def settle() -> None:
-    """Wait until everything that reached the host is written and flushed.
-
-    This does not wait for stalled back ends. The user has been warned about them.
-    """
-    start, loggers = time.monotonic(), _outermost_first()
-    # Fan-outs first, so that members flush what these pass on.
-    for logger in loggers:
-        if logger._members:
-            logger.worker.run(logger.worker.flush)
-    flushed = [(logger, logger.worker.request(logger.worker.flush)) for logger in loggers]
-    for logger, future in flushed:
-        while not future.done() and not logger._guarded.has_stalled(start):
-            _wait_a_little(future)
-    for logger in loggers:
-        if logger._ending:
-            logger.finish_ending()
-        logger.check()
-
-
-def flush_writers(is_wanted: Callable[[Writer], bool]) -> None:
-    """Make the loggers of some writers write and flush everything that reached the host."""
-    for logger in _outermost_first():
-        if any(is_wanted(back_end.writer) for back_end in logger.back_ends):
-            logger.worker.run(logger.worker.flush)
-
-
-def flush_all() -> None:
-    """Flush all loggers and wait for them. Called when the process exits."""
-    loggers = _outermost_first()
-    for logger in loggers:
-        if logger._members:
-            logger.worker.run(logger.worker.flush)
-    for future in [logger.worker.request(logger.worker.flush) for logger in loggers]:
-        future.result()
-
-
-def finish_all(*, is_interrupted: bool = False) -> None:
-    """End all runs. Called when the process exits.
-
-    Print which loggers do not finish in time, and how many rows they have not written.
-
-    Args:
-        is_interrupted: Whether the user pressed Ctrl-C. Then wait for one second at most.
-    """
-    loggers, start = _outermost_first(), time.monotonic()
-    ended = []
-    for logger in loggers:
-        runs = logger.registry.runs
-        ended.append(logger.worker.request(ft.partial(logger.finish_runs, list(runs))))
-        if logger._members:
-            _wait_a_little(ended[-1], 1.0)
-    for logger, future in zip(loggers, ended, strict=True):
-        try:
-            while is_interrupted and time.monotonic() < start + 1 and not future.done():
-                _wait_a_little(future)
-            if is_interrupted and not future.done():
-                raise RuntimeError(logger.give_up())
-            logger._wait(future)
-            logger.worker.retire()
-            logger.check(at_end=True)
-        except KeyboardInterrupt:
-            is_interrupted = True
-            print(f"lox: {logger.give_up()}", file=sys.stderr, flush=True)
-        except Exception as error:
-            print(f"lox: {error}", file=sys.stderr, flush=True)
-
-
-def forget_all() -> None:
-    """Leave all runs to the process that began them."""
-    for logger in list(_active):
-        logger.forget()
 
 
 def _check_writer(writer: object) -> None:
@@ -448,12 +384,16 @@ def check_config(config: object) -> None:
         )
 
 
-def _outermost_first() -> list[HostLogger]:
-    """Return the loggers that have runs, each `MultiLogger` before its members."""
-    return sorted(_active, key=lambda logger: logger.depth, reverse=True)
+def outermost_first() -> list[HostLogger]:
+    """Return the loggers that have runs, each `MultiLogger` before its members.
+
+    Members are among them even without a run: they may be about to get rows.
+    """
+    loggers = {one for logger in list(active_loggers) for one in logger.with_members()}
+    return sorted(loggers, key=lambda logger: logger.depth, reverse=True)
 
 
-def _wait_a_little(future: Future, seconds: float = 0.05) -> None:
+def wait_a_little(future: Future, seconds: float = 0.05) -> None:
     with contextlib.suppress(TimeoutError):
         future.exception(seconds)
 
@@ -468,4 +408,4 @@ _PAUSE = 0.05
 _QUIET = 3.0
 # The loggers that have runs or buffered rows. This keeps them alive until their runs are
 # finished.
-_active: dict[HostLogger, None] = {}
+active_loggers: dict[HostLogger, None] = {}

@@ -38,6 +38,7 @@ def watch_signals() -> None:
     is_main = threading.current_thread() is threading.main_thread()
     if os.name == "nt" or not is_main:
         return
+    # A handler of the user's own, or of a notebook, is left alone.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _on_interrupt)
     if _pipe:
@@ -45,6 +46,7 @@ def watch_signals() -> None:
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
+    # There is one such descriptor per process. If somebody has it, give it back.
     other = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     if other != -1:
         signal.set_wakeup_fd(other)
@@ -146,6 +148,7 @@ def _stop() -> KeyboardInterrupt:
 def _interrupt_after_host_call() -> None:
     """Raise KeyboardInterrupt on the main thread if its host call was the last one."""
     main = threading.main_thread().ident or 0
+    # Poll: nothing tells when a frame of another thread is left.
     while _is_in_host_call(sys._current_frames().get(main)):
         time.sleep(0.001)
     if Interrupt.is_pending:

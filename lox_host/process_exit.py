@@ -14,10 +14,10 @@ import threading
 import traceback
 from collections.abc import Callable
 
+from lox_host.all_loggers import finish_all, flush_all, forget_all
 from lox_host.display.terminal import region
-from lox_host.host_logger import finish_all, flush_all, forget_all
 from lox_host.interrupts import at_signal, forget_signals, watch_signals
-from lox_host.worker import forget_threads
+from lox_host.worker_thread import forget_threads
 
 # How many seconds a back end may take when the process is told to end.
 PATIENCE = 10.0

@@ -198,6 +198,8 @@ class Batch(Sequence[Block]):
         for run, block, i in self._in_order():
             steps = {name: step[i] for name, step in block.steps.items()}
             values = dict(_logged_values(block, i))
+            # By bytes: steps may be arrays, which are not hashable, and NaN, which is not
+            # equal to itself.
             step_id = run, *((name, step.tobytes()) for name, step in steps.items())
             row = open_rows.get(step_id) if steps else None
             # A key must not appear twice in a row, nor move before its last row.
@@ -210,6 +212,7 @@ class Batch(Sequence[Block]):
 
     def _in_order(self) -> Iterator[tuple[int, Block, int]]:
         """Iterate over the rows: the run, the block that holds it, and its number there."""
+        # Stable: rows of several blocks with one number stay in the order of the blocks.
         places = [
             (run, block, i) for block in self for i, run in enumerate(block.runs.tolist())
         ]

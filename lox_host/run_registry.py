@@ -7,10 +7,7 @@ travels through the program as `state.run`. Back ends have a `Run`, whose name p
                           (0, 7)             <->  1583029    <->  id=1583029, name="seed7"
 
 The same key and configuration give the same run until it is finished. After that they give
-a new run with a new id. An id is a hash of the key, the configuration and the *launch*, a
-random text on which all processes of a program agree for each call of `init`. So all
-processes compute the same ids without exchanging them one by one, and an id in a checkpoint
-of a dead process does not match a run of this one.
+a new run with a new id, see `run_id.py`.
 """
 
 import dataclasses
@@ -18,12 +15,11 @@ import hashlib
 import itertools as it
 import secrets
 import time
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lox_host.run_key import Key
+from lox_host.run_id import Key, candidate_ids
 from lox_host.run_names import default_name, format_name, free_name
 from lox_host.writer import Run
 
@@ -76,9 +72,11 @@ class RunRegistry:
     def __init__(self, name: str):
         self._name = f"{name}-{next(_loggers_made[name])}"
         self.runs: dict[int, Run] = {}
+        # The ids of open runs by identity, the identities by id, and the ids by name.
         self._ids: dict[str, int] = {}
         self._identities: dict[int, str] = {}
         self._names: dict[str, int] = {}
+        # Kept after a run has ended, to say what is wrong with a state that is used again.
         self._names_of_finished: dict[int, str] = {}
         # How often the same set of runs has been begun by one call.
         self._times_begun: Counter[str] = Counter()
@@ -91,6 +89,8 @@ class RunRegistry:
         self, identities: Sequence[str], process: int, agree: Agree
     ) -> Launch:
         """Return the launch of the runs that are begun now, the same in all processes."""
+        # All processes ask under the same name, and get what the first one proposed. The
+        # number of times tells a second `init` with the same keys from the first.
         job = agree("lox/job", secrets.token_hex(4))
         digest = hashlib.sha256("".join(identities).encode()).hexdigest()
         self._times_begun[digest] += 1
@@ -108,7 +108,9 @@ class RunRegistry:
             names_from: The configuration that its name may refer to.
             of: The launch that begins it.
         """
-        ids = (_hash(f"{of.launch}{identity}{i}") for i in it.count())
+        # With 31 bits, ids of a thousand runs rarely clash. If they do, all processes skip
+        # the same one.
+        ids = candidate_ids(of.launch, identity)
         id = next(id for id in ids if id not in self.runs and not self.is_finished(id))
         index = 0 if wanted.index is None else wanted.index
         if wanted.name is None:
@@ -158,11 +160,6 @@ class RunRegistry:
             "or from a process that has ended, such as with a checkpoint: call "
             "`logger.init(key)` in this process."
         )
-
-
-def _hash(text: str) -> int:
-    """Return a 31-bit number for a text, the same in all processes."""
-    return zlib.crc32(text.encode()) % 2**31
 
 
 _loggers_made: defaultdict[str, it.count] = defaultdict(it.count)

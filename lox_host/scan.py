@@ -34,8 +34,8 @@ from lox_host.store import (
     retry_if_stale,
     to_stored,
 )
-from lox_host.table import Cells, in_polars, plain
 from lox_host.tree import leaves
+from lox_host.wide_table import Cells, in_polars, plain
 
 if TYPE_CHECKING:
     import polars
@@ -118,6 +118,7 @@ def _scan_objects(
     """Return scans of the objects of a session, those with the same types together."""
     from lox_host.remote import object_url
 
+    # By object, the layouts of its row groups: these decide about its columns.
     groups: dict[str, dict[int, Layout]] = {}
     for group, frames in reader.frames.items():
         layout = reader.layouts[group]
@@ -137,6 +138,7 @@ def _scan_objects(
         table = pl.scan_parquet(
             urls, schema=schema, missing_columns="insert", extra_columns="ignore"
         )
+        # An object may hold rows of other keys, too, which have none of these values.
         values = [pl.col(name) for name in schema if name not in _shared(reader)]
         table = table.filter(pl.any_horizontal(*(x.is_not_null() for x in values)))
         tables.append(_labelled(pl, table, store, reader))
@@ -157,6 +159,7 @@ def _schema(
         for number in sorted(numbers):
             column = layout.columns[number]
             stored = to_stored(np.zeros((0, *column.shape), dtype_named(column.dtype)))
+            # Parquet has no arrays without elements, and polars no float16.
             if 0 in stored.shape[1:]:
                 continue
             inner = stored.astype(np.float32) if stored.dtype == np.float16 else stored
@@ -170,8 +173,8 @@ def _shared(reader: Reader) -> set[str]:
     """Return the names of columns that are there even if a key was not logged."""
     names = {"run", "time"}
     for layout in reader.layouts.values():
-        own = parquet_names(layout)
-        names.update(own[number] for number in layout.shared)
+        column_names = parquet_names(layout)
+        names.update(column_names[number] for number in layout.shared)
     return names
 
 
@@ -253,6 +256,7 @@ def _with_configs(
 
 def _series(pl: ModuleType, name: str, values: Sequence[Any]) -> "polars.Series":
     """Return a column, as text if its values have no type in common."""
+    # One type, or numbers of several types as floats, or texts.
     try:
         return pl.Series(name, values, strict=True)
     except (TypeError, pl.exceptions.PolarsError):

@@ -32,7 +32,7 @@ from lox_host.guarded_writer import GuardedWriter
 from lox_host.interrupts import Interrupt
 from lox_host.rows import Batch, Block, merge_blocks
 from lox_host.run_registry import RunRegistry
-from lox_host.worker import Worker, current_worker
+from lox_host.worker_thread import Worker, current_worker
 from lox_host.writer import Run
 
 # With this many rows or bytes, the buffer is written before it is time.
@@ -118,6 +118,7 @@ class WriteBuffer:
             waiting.packets.append(packet)
             waiting.numbers.append(next(_packet_numbers))
             waiting.times.append(time.time())
+            # A packet counts as one row here: how many it has is known once it is decoded.
             self._rows += 1
             self._bytes += nbytes
         self._schedule()
@@ -154,6 +155,7 @@ class WriteBuffer:
 
     def write(self) -> None:
         """Pass all buffered rows to the writer as one batch."""
+        # Take everything out first: decoding takes long, and threads of JAX go on adding.
         with self._lock:
             packets, blocks = self._packets, self._blocks
             self._packets, self._blocks = {}, []
@@ -163,6 +165,7 @@ class WriteBuffer:
             try:
                 blocks += waiting.decoded()
             except Exception as error:
+                # One bad packet must not take the others with it.
                 self.refuse(error)
         blocks = self._of_known_runs(blocks)
         rows = sum(map(len, blocks))
@@ -178,6 +181,7 @@ class WriteBuffer:
             self.write()
         if self._writer.runs:
             self._writer.flush()
+        # Perhaps nothing is ever added again, so try a writer that is down without it.
         if self._writer.runs and self._writer.is_down():
             self._schedule()
 
@@ -224,6 +228,7 @@ class WriteBuffer:
         """Make the worker flush when it is time, and write now if the buffer is large."""
         if not self._is_scheduled:
             self._is_scheduled = True
+            # `call_later` is for the thread of the worker, so the call is submitted.
             pause = max(self._every, self._writer.retry_at - time.monotonic())
             self._worker.submit(lambda: self._worker.call_later(self.flush, pause))
         is_much = self._rows >= MAX_ROWS or self._bytes >= MAX_BYTES

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from lox_host.rows import Batch
-from lox_host.run_key import Key, run_identity, run_seed
+from lox_host.run_id import Key, run_identity, run_seed
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,13 +12,14 @@ The interpreter, the rules and the handlers ask:
 """
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
+from jax.typing import ArrayLike
 
 from lox._core import context as _context
 from lox._core.record import (
@@ -30,12 +31,13 @@ from lox._core.record import (
     log_effect,
     log_p,
 )
-from lox._core.rules.table import rule_of
+from lox._core.rules.registry import rule_of
 from lox._jax import equations, sharding, tracing
-from lox._rows.ring import write_p
+from lox._jax.types import AnyArray, Atom, Code, Params, Program, PyTree
+from lox._rows.ring_write import write_p
 
 
-def records_in(params: Any) -> Iterator[Record]:
+def records_in(params: Program | Params) -> Iterator[Record]:
     """Yield the records in a program or in the parameters of an equation.
 
     They have variables in place of arrays. A record inside a `shard_map` has a batch axis
@@ -44,12 +46,14 @@ def records_in(params: Any) -> Iterator[Record]:
     yield from _carried_by(params, (log_p,))
 
 
-def carried_in(params: Any) -> Iterator[Record | Delivery]:
+def carried_in(params: Program | Params) -> Iterator[Record | Delivery]:
     """Yield records, and what is already on its way to the host (`lox_emit`)."""
     yield from _carried_by(params, (log_p, emit_p))
 
 
-def _carried_by(params: Any, primitives: tuple[Primitive, ...]) -> Iterator[Any]:
+def _carried_by(
+    params: Program | Params, primitives: tuple[Primitive, ...]
+) -> Iterator[Any]:
     for jaxpr in equations.jaxprs_in(params):
         for eqn in jaxpr.eqns:
             if eqn.primitive in primitives:
@@ -57,11 +61,12 @@ def _carried_by(params: Any, primitives: tuple[Primitive, ...]) -> Iterator[Any]
                 yield from jax.tree.unflatten(eqn.params["form"], operands)
             elif holds_records(eqn):
                 for record in _carried_by(eqn.params, primitives):
+                    # Inside a `shard_map`, `record` is what one device logs.
                     batch = sharding.batch_outside(eqn, record.batch, record.outer)
                     yield record.replace(batch=batch)
 
 
-def may_hold_records(program: Any) -> bool:
+def may_hold_records(program: Code) -> bool:
     """Return whether a program or an equation holds records, or will when differentiated.
 
     It will if it calls `log_grad`, or a function whose derivative rules log.
@@ -71,7 +76,7 @@ def may_hold_records(program: Any) -> bool:
     # In silence, rules do not log either. A program that is only searched is never run.
     if _context.state() in ("silent", "searched"):
         return False
-    if hasattr(program, "eqns"):
+    if not isinstance(program, JaxprEqn):
         (jaxpr,) = equations.jaxprs_in(program)
         return _rules_log(jaxpr)
     programs = equations.jaxprs_in(program.params)
@@ -127,7 +132,7 @@ def _derivative(eqn: JaxprEqn, *, by_jvp: bool) -> ClosedJaxpr:
     avals = [atom.aval for atom in eqn.invars]
     live = tuple(i for i, aval in enumerate(avals) if is_differentiable(aval))
 
-    def differentiated(*args: Any) -> Any:
+    def differentiated(*args: ArrayLike) -> PyTree:
         fun, given = function_of(eqn, args, live), [args[i] for i in live]
         if by_jvp:
             return jax.jvp(fun, given, given)
@@ -140,10 +145,12 @@ def _derivative(eqn: JaxprEqn, *, by_jvp: bool) -> ClosedJaxpr:
     return jax.make_jaxpr(differentiated)(*avals)
 
 
-def function_of(eqn: JaxprEqn, args: Sequence[Any], live: Sequence[int]) -> Any:
+def function_of(
+    eqn: JaxprEqn, args: Sequence[ArrayLike], live: Sequence[int]
+) -> Callable[..., list]:
     """Return an equation as a function of its live arguments."""
 
-    def fun(*values: Any) -> list:
+    def fun(*values: ArrayLike) -> list:
         merged = list(args)
         for i, value in zip(live, values, strict=True):
             merged[i] = value
@@ -152,16 +159,16 @@ def function_of(eqn: JaxprEqn, args: Sequence[Any], live: Sequence[int]) -> Any:
     return fun
 
 
-def is_differentiable(x: Any) -> bool:
+def is_differentiable(x: AnyArray) -> bool:
     return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
 
 
-def keys_in(program: Any) -> frozenset[str]:
+def keys_in(program: Program | Params) -> frozenset[str]:
     """Return the keys that a program logs."""
     return frozenset(key for record in records_in(program) for key in record.keys)
 
 
-def check(jaxpr: Any, seen: set[int] | None = None) -> None:
+def check(jaxpr: Jaxpr, seen: set[int] | None = None) -> None:
     """Raise if an equation holds a record but not its effect: it would be lost."""
     seen = set() if seen is None else seen
     for eqn in jaxpr.eqns:
@@ -186,7 +193,7 @@ def unsupported(eqn: JaxprEqn) -> NotImplementedError:
     )
 
 
-def is_bounded(program: Any) -> bool:
+def is_bounded(program: Code) -> bool:
     """Return whether a program or an equation logs at most a known number of rows."""
     if isinstance(program, JaxprEqn):
         if equations.primitive_name(program) in ("while", "shard_map"):
@@ -200,21 +207,23 @@ def lets_buffer_through(eqn: JaxprEqn) -> bool:
     return equations.primitive_name(eqn) in _LETS_THROUGH
 
 
+# Those whose rules carry threaded state as it is. A `shard_map` would have to divide the
+# buffer among its devices, and a function with a custom rule has two programs to agree.
 _LETS_THROUGH = ("lox_log", "jit", "pjit", "scan", "cond", "while")
 
 
 def lets_buffer_everywhere(eqn: JaxprEqn) -> bool:
     """Return whether a buffer can also be passed to everything that logs inside."""
-    inner = (
-        own
-        for jaxpr in equations.jaxprs_in(eqn.params)
-        for own in jaxpr.eqns
-        if log_effect in own.effects
-    )
-    return lets_buffer_through(eqn) and all(map(lets_buffer_everywhere, inner))
+    if not lets_buffer_through(eqn):
+        return False
+    for jaxpr in equations.jaxprs_in(eqn.params):
+        for inner in jaxpr.eqns:
+            if log_effect in inner.effects and not lets_buffer_everywhere(inner):
+                return False
+    return True
 
 
-def holds_writes(program: Any) -> bool:
+def holds_writes(program: Code) -> bool:
     """Return whether a program or an equation writes into a ring."""
     if isinstance(program, JaxprEqn):
         if program.primitive is write_p:
@@ -226,10 +235,11 @@ def holds_writes(program: Any) -> bool:
     return _writing[jaxpr]
 
 
-_writing: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+# Programs do not change, so the answer is found once for each of them.
+_writing: weakref.WeakKeyDictionary[Jaxpr, bool] = weakref.WeakKeyDictionary()
 
 
-def written_from(program: Any) -> list[int | None]:
+def written_from(program: Program) -> list[int | None]:
     """Return for each output the index of the input that it is, perhaps written into.
 
     None: it is no input, or something other than `lox_write` has changed it.
@@ -242,7 +252,7 @@ def written_from(program: Any) -> list[int | None]:
     jaxpr = equations.close(program).jaxpr
     origins: dict[Var, int] = {var: i for i, var in enumerate(jaxpr.invars)}
 
-    def origin(atom: Any) -> int | None:
+    def origin(atom: Atom) -> int | None:
         return None if isinstance(atom, Literal) else origins.get(atom)
 
     for eqn in jaxpr.eqns:
@@ -264,11 +274,13 @@ def _written_by(eqn: JaxprEqn) -> list[int | None]:
     if name in ("jit", "pjit"):
         return written_from(params["jaxpr"])
     if name == "lox_deferred":
+        # The arrays of the interpreter come first, see `deferred_rules.py`.
         before, found = params["tree"].num_leaves, written_from(params["jaxpr"])
         return [None if i is None else before + i for i in found]
     if name == "cond":
-        found = zip(*map(written_from, params["branches"]), strict=True)
-        same = [each[0] if len({*each}) == 1 else None for each in found]
+        # All branches must have written into the same input, or left it alone.
+        of_branches = zip(*map(written_from, params["branches"]), strict=True)
+        same = [origins[0] if len({*origins}) == 1 else None for origins in of_branches]
         return [None if i is None else i + 1 for i in same]  # after the index
     if name == "while":
         before = params["body_nconsts"]
@@ -278,26 +290,28 @@ def _written_by(eqn: JaxprEqn) -> list[int | None]:
         return [skipped + i if i == before + k else None for k, i in enumerate(found)]
     if name == "scan":
         before, carried = equations.scan_sizes(params)
+        # As for a `while`; outputs behind the carry are stacked, and no rings.
         found = written_from(params["jaxpr"])[:carried]
         kept = [i if i == before + k else None for k, i in enumerate(found)]
         return [*kept, *[None] * (len(eqn.outvars) - carried)]
     return [None] * len(eqn.outvars)
 
 
-def donates(jaxpr: Any) -> bool:
+def donates(jaxpr: Jaxpr) -> bool:
     """Return whether a jitted function in the program takes over buffers (donation)."""
     return any(any(eqn.params.get("donated_invars", ())) for eqn in jaxpr.eqns)
 
 
-def last_uses(jaxpr: Any) -> dict[Var, float]:
+def last_uses(jaxpr: Jaxpr) -> dict[Var, float]:
     """Return the last equation that reads each variable; for outputs, infinity."""
     uses: dict[Var, float] = {}
+    # Later equations overwrite what earlier ones said.
     for i, eqn in enumerate(jaxpr.eqns):
         uses.update(dict.fromkeys(variables(eqn.invars), i))
     uses.update(dict.fromkeys(variables(jaxpr.outvars), float("inf")))
     return uses
 
 
-def variables(atoms: Any) -> list[Var]:
+def variables(atoms: Iterable[Atom]) -> list[Var]:
     """Return the atoms of an equation that are not literals."""
     return [atom for atom in atoms if not isinstance(atom, Literal)]

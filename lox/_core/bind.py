@@ -14,6 +14,7 @@ from lox._core.log import check_function, names_in, relog, steps_of
 from lox._core.options import check_prefix
 from lox._core.record import Record, log_effect
 from lox._core.transform import transformed
+from lox._jax.types import AnyArray, PyTree
 from lox._rows.collected import Collected
 from lox._rows.rows import Where, static
 from lox._rows.types import P, R
@@ -67,11 +68,11 @@ def bind(
 def _annotated(
     prefix: str,
     tags: tuple[str, ...],
-    steps: dict[str, Any],
+    steps: dict[str, AnyArray],
     fun: Callable,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
+    *args: PyTree,
+    **kwargs: PyTree,
+) -> PyTree:
     # In silence there is nothing to annotate, and no reason to trace.
     if _context.state() == "silent":
         return fun(*args, **kwargs)
@@ -92,7 +93,7 @@ class Annotate(Handler):
         tags: Added to the tags of each record.
     """
 
-    steps: dict[str, Any]
+    steps: dict[str, AnyArray]
     prefix: str = static()
     tags: tuple[str, ...] = static()
 

@@ -18,11 +18,12 @@ collected into the rows of each key.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Self
 
 import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
+from jax.typing import ArrayLike
 
 from lox._core.analysis import is_bounded, lets_buffer_through
 from lox._core.handler import Handler
@@ -31,12 +32,13 @@ from lox._core.record import Record, log_effect
 from lox._core.when import Condition, only_when
 from lox._jax import equations
 from lox._jax.sharding import Division
+from lox._jax.types import AnyArray
 from lox._rows.accumulator import Accumulator, Entry, finished, reduced
 from lox._rows.align import check_batch, repeated
 from lox._rows.collected import Collected, Keys, Threaded, rows_by_key
 from lox._rows.loop_carry import Buffer, shortened
 from lox._rows.merge import zero_masked_rows
-from lox._rows.reductions import reduction_named
+from lox._rows.reductions import ReductionLike, reduction_named
 from lox._rows.rows import Rows, Where, static
 from lox._rows.side_by_side import SideBySide, entry_key
 from lox._rows.types import Splits
@@ -74,7 +76,7 @@ class Collect(Handler):
     keep: bool = static(default=False)
     outward: bool = static(default=True)
     side_by_side: bool = static(default=False)
-    reduce: tuple[tuple[str | None, Any], ...] = static(default=())
+    reduce: tuple[tuple[str | None, ReductionLike], ...] = static(default=())
     when: Condition | None = static(default=None)
     differentiable: bool = static(default=False)
     interval: int | None = static(default=None)
@@ -82,24 +84,25 @@ class Collect(Handler):
     gathers: bool = static(default=False)
     buffers: bool = static(default=False)
     buffer: Buffer | None = None
-    offsets: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
-    coordinates: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    offsets: dict[str, AnyArray] = dataclasses.field(default_factory=dict, hash=False)
+    coordinates: dict[str, AnyArray] = dataclasses.field(default_factory=dict, hash=False)
 
     captures = True
     effects = frozenset({log_effect})
 
     def handle(self, record: Record, where: Where) -> Collected:
-        mine = self.selected(record)
-        outward = [key for key in record.keys if self.keep or key not in mine]
+        selected = self.selected(record)
+        outward = [key for key in record.keys if self.keep or key not in selected]
         if outward and self.outward:
             relog(record.only(tuple(outward)).replace(passed_on=True))
-        if mine and self.when is not None:
+        # After relogging: what others get does not depend on our condition.
+        if selected and self.when is not None:
             record = only_when(self.when, record, where)
         # One group for all keys that are reduced in the same way: they share their steps.
         located = record.with_default_steps(self.coordinates)
         groups: dict[Keys, Entry] = {}
-        offsets: dict[str, Any] = {}
-        for keys in self._together(mine, record):
+        offsets: dict[str, AnyArray] = {}
+        for keys in self._together(selected, record):
             names = tuple(self._entry(key, record) for key in keys)
             rows = located.only(keys).rows(where)
             if self.interval is not None:
@@ -108,7 +111,7 @@ class Collect(Handler):
                     offsets[names[0]] = offset
             reduction = reduction_named(self._asked(keys[0], record))
             groups[names] = rows if reduction is None else reduced(names, rows, reduction)
-        order = tuple(self._entry(key, record) for key in mine)
+        order = tuple(self._entry(key, record) for key in selected)
         return Collected(groups, order, Threaded(offsets))
 
     def selected(self, record: Record) -> list[str]:
@@ -124,12 +127,12 @@ class Collect(Handler):
         """
         if self.interval is not None:
             return [(key,) for key in keys]
-        groups: dict[Any, list[str]] = {}
+        groups: dict[ReductionLike, list[str]] = {}
         for key in keys:
             groups.setdefault(self._asked(key, record), []).append(key)
         return [tuple(group) for group in groups.values()]
 
-    def _asked(self, key: str, record: Record) -> Any:
+    def _asked(self, key: str, record: Record) -> ReductionLike:
         """Return the reduction of a key: that of the handler, or else of the record."""
         asked = dict(self.reduce)
         return asked.get(key, asked.get(None, record.reduce))
@@ -147,6 +150,8 @@ class Collect(Handler):
 
         Under `vmap`, each example counts its own rows: the offset has the batch axes.
         """
+        # Rows 0, k, 2k, ... are kept. Masked rows do not count: `offset` is the number of
+        # rows that the example has really logged.
         offset = self.offsets.get(key, jnp.zeros(rows.batch, jnp.int32))
         check_batch(key, rows, rows.replace(batch=offset.shape))
         rows = repeated(rows, offset.shape)
@@ -155,7 +160,9 @@ class Collect(Handler):
         count = 1 if rows.valid is None else rows.valid.astype(jnp.int32)
         return rows.replace(valid=valid, altered="thinned"), offset + count
 
-    def deliver(self, parts: Sequence[Collected], iterations: Any) -> Sequence[Collected]:
+    def deliver(
+        self, parts: Sequence[Collected], iterations: ArrayLike
+    ) -> Sequence[Collected]:
         # Rows go into the buffer in order, so each part sees the buffer after the last one.
         handler, left = self, []
         for part in parts:
@@ -244,13 +251,13 @@ class Collect(Handler):
         return dataclasses.replace(shared, offsets=offsets)
 
     def capacities(self, logs: Collected, length: int | None) -> dict[Keys, int]:
-        rows = logs.rows.items()
+        groups = logs.rows.items()
         if length is None:
-            return {keys: self._capacity(keys[0], own) for keys, own in rows}
+            return {keys: self._capacity(keys[0], rows) for keys, rows in groups}
         if self.interval is None or length == 0:
             return {}
         # Of `bound * length` rows, one in `interval` is kept: a ring of this size will do.
-        kept = {keys: -(-own.bound * length // self.interval) for keys, own in rows}
+        kept = {keys: -(-rows.bound * length // self.interval) for keys, rows in groups}
         return {keys: number for keys, number in kept.items() if number}
 
     def _capacity(self, key: str, rows: Rows) -> int:
@@ -266,14 +273,19 @@ class Collect(Handler):
 
     def prepared(self, records: Sequence[Record]) -> Self:
         """Return the handler for a program that holds these records."""
-        asked = [*(own for _, own in self.reduce), *(record.reduce for record in records)]
+        # A loop has something to carry if any key is reduced, or if rows are counted.
+        asked = [name for _, name in self.reduce]
+        asked += [record.reduce for record in records]
         gathers = self.interval or any(map(reduction_named, asked))
+        # With an interval, each entry starts at an offset of 0, one for each example that
+        # any of its records is batched over.
         batches: dict[str, list[tuple[int, ...]]] = {}
         for record in records if self.interval else ():
             for entry in (self._entry(key, record) for key in record.keys):
                 batches.setdefault(entry, []).append(record.batch)
         offsets = {
-            key: jnp.zeros(_widest(key, each), jnp.int32) for key, each in batches.items()
+            key: jnp.zeros(_widest(key, of_key), jnp.int32)
+            for key, of_key in batches.items()
         }
         return dataclasses.replace(self, gathers=bool(gathers), offsets=offsets)
 

@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 
 from lox._jax import equations, patches, tracing
+from lox._jax.types import AnyArray, PyTree
 
 State = Literal["captured", "printed", "silent", "searched"]
 
@@ -75,16 +76,20 @@ def _silent_inside() -> Iterator[None]:
         yield
 
 
+# Is called with the values by key, the steps and the tags.
+Take = Callable[[dict[str, PyTree], dict[str, AnyArray], tuple[str, ...]], None]
+
+
 class Collector(NamedTuple):
     """Takes what Python code logs.
 
     Attributes:
-        take: Is called with the values by key, the steps and the tags.
+        take: What takes it.
         program: The program that was being traced where it began. None: none.
     """
 
-    take: Callable[[dict[str, Any], dict[str, Any], tuple[str, ...]], None]
-    program: Any
+    take: Take
+    program: object
 
 
 _collector: contextvars.ContextVar[Collector | None] = contextvars.ContextVar(
@@ -93,7 +98,7 @@ _collector: contextvars.ContextVar[Collector | None] = contextvars.ContextVar(
 
 
 def collecting(
-    take: Callable[[dict[str, Any], dict[str, Any], tuple[str, ...]], None],
+    take: Take,
 ) -> AbstractContextManager[None]:
     """Call `take` with what is logged in this context, outside of transformations.
 
@@ -119,7 +124,7 @@ def _memoize_per_state(memoize: Callable, rule: Callable) -> Callable:
     was_silent = _state.value == "silent"
     memoized: dict[State, Callable] = {}
 
-    def program(*args: Any) -> Any:
+    def program(*args: object) -> object:
         state = "silent" if was_silent else _state.value
         if state not in memoized:
             memoized[state] = memoize(rule)
@@ -130,7 +135,7 @@ def _memoize_per_state(memoize: Callable, rule: Callable) -> Callable:
 
 
 @patches.implements("custom_vjp in silence")
-def _bind_custom_vjp(bind: Callable, *args: Any, **params: Any) -> Any:
+def _bind_custom_vjp(bind: Callable, *args: AnyArray, **params: Any) -> list:
     if _state.value == "silent":
         args, params = equations.with_rules_in(silent, args, params)
     return bind(*args, **params)

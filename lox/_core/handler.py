@@ -12,21 +12,20 @@ Whenever it meets a record, enters a loop or leaves a branch, it asks a handler:
 
 `Handler` is the contract, with defaults that do nothing. A handler is a pytree, so that it
 can be passed through `jit` and into loops. It is immutable: methods return a new one. This
-file also holds the small handlers, which pass records on, drop them or rewrite them.
-`Collect` is in `collect.py`, `Tap` and `Count` are in `lox._stream`.
+file also holds the small handlers, which pass records on or drop them. Those that rewrite
+them are in `mask.py`, `Collect` is in `collect.py`, `Tap` and `Count` are in `lox._stream`.
 """
 
-import abc
 import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self
 
 import jax
-import jax.numpy as jnp
 from jax.extend.core import Jaxpr, JaxprEqn, Var
+from jax.typing import ArrayLike
 
-from lox._core.analysis import holds_writes, may_hold_records
+from lox._core.analysis import holds_writes
 from lox._core.log import relog
 from lox._core.record import (
     RECORD_EFFECTS,
@@ -36,11 +35,11 @@ from lox._core.record import (
     bind,
     emit_p,
     log_effect,
-    log_p,
 )
 from lox._jax.sharding import Division
+from lox._jax.types import AnyArray, Atom, Code, Params, Program, PyTree
 from lox._rows.collected import Collected, Keys, Threaded
-from lox._rows.rows import Branch, Where, static
+from lox._rows.rows import Where
 
 
 class Stop(Protocol):
@@ -62,7 +61,7 @@ class Handler:
         effects: The effects of the records that it wants to see.
         differentiable: Whether what it collects carries derivatives.
         defers: Whether it rewrites inner programs only when JAX evaluates the equation that
-            holds them, see `deferred.py`.
+            holds them, see `deferred_rules.py`.
         counts: Whether it wants to know which iteration of a `scan` it is in.
     """
 
@@ -74,7 +73,7 @@ class Handler:
 
     # What it does with records.
 
-    def concerns(self, program: Any) -> bool:
+    def concerns(self, program: Code) -> bool:
         """Return whether a program or an equation holds anything for this handler.
 
         If not, it is evaluated as it is.
@@ -86,8 +85,8 @@ class Handler:
         return Collected()
 
     def emit(
-        self, records: Sequence[Record | Delivery], token: Any, params: dict[str, Any]
-    ) -> Any:
+        self, records: Sequence[Record | Delivery], token: AnyArray, params: Params
+    ) -> jax.Array:
         """Handle records that are already on their way to the host, and return a token.
 
         Only called if `effects` holds their effect. `params` are the other parameters of
@@ -99,7 +98,7 @@ class Handler:
         """Return the record that takes the place of this one in the program."""
         return record
 
-    def emitted(self, token: Any) -> Threaded:
+    def emitted(self, token: AnyArray) -> Threaded:
         """Return the state after a host call that returned this token."""
         return Threaded()
 
@@ -110,7 +109,9 @@ class Handler:
         """
         return condition
 
-    def deliver(self, parts: Sequence[Collected], iterations: Any) -> Sequence[Collected]:
+    def deliver(
+        self, parts: Sequence[Collected], iterations: ArrayLike
+    ) -> Sequence[Collected]:
         """Handle what consecutive records have collected, and return what is left.
 
         At the end of a chunk of a loop, `iterations` is the number of iterations in it.
@@ -143,7 +144,7 @@ class Handler:
         return None
 
     def inspect(
-        self, program: Jaxpr, eqns: Sequence[JaxprEqn], read: Callable[[Any], Any]
+        self, program: Jaxpr, eqns: Sequence[JaxprEqn], read: Callable[[Atom], AnyArray]
     ) -> Collected:
         """Look at values of equations that have just been evaluated.
 
@@ -177,7 +178,7 @@ class Handler:
         return self
 
     def chunk(
-        self, body: Sequence[Any], rows: Callable[[], int], length: int | None
+        self, body: Sequence[Program], rows: Callable[[], int], length: int | None
     ) -> int | None:
         """Return how many iterations a loop runs between deliveries. None: no chunks.
 
@@ -249,7 +250,7 @@ class Handler:
         """Return the handler that is used inside a `vmap` of this size."""
         return self
 
-    def unbatched(self, batched: Any) -> Self | None:
+    def unbatched(self, batched: PyTree) -> Self | None:
         """Return one handler for all examples, given which of its arrays are batched.
 
         None: it differs between examples.
@@ -295,8 +296,8 @@ class Drop(Handler):
     effects = RECORD_EFFECTS
 
     def emit(
-        self, records: Sequence[Record | Delivery], token: Any, params: dict[str, Any]
-    ) -> Any:
+        self, records: Sequence[Record | Delivery], token: AnyArray, params: Params
+    ) -> AnyArray:
         return token
 
     def narrow(self, condition: jax.Array) -> None:
@@ -308,86 +309,5 @@ class Drop(Handler):
 class Strip(Drop):
     """Drop all records, and what is written into rings."""
 
-    def concerns(self, program: Any) -> bool:
+    def concerns(self, program: Code) -> bool:
         return super().concerns(program) or holds_writes(program)
-
-
-class _Rewrite(Handler, abc.ABC):
-    """Leave records where they are, but changed."""
-
-    effects = RECORD_EFFECTS
-
-    @abc.abstractmethod
-    def rewrite(self, record: C) -> C: ...
-
-    def handle(self, record: Record, where: Where) -> Collected:
-        bind(log_p, [self.rewrite(record)])
-        return Collected()
-
-    def emit(
-        self, records: Sequence[Record | Delivery], token: Any, params: dict[str, Any]
-    ) -> Any:
-        return super().emit([self.rewrite(record) for record in records], token, params)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Mask(_Rewrite):
-    """Make records valid only where all conditions hold.
-
-    Attributes:
-        conditions: The conditions, that of the innermost loop or branch first.
-        branches: For each condition, the branch of a `cond` that it selects. None: it is
-            the predicate of a loop.
-    """
-
-    conditions: tuple[jax.Array, ...]
-    branches: tuple[Branch | None, ...] = static()
-
-    defers = True
-
-    @classmethod
-    def of(cls, condition: jax.Array, branch: Branch | None = None) -> "Mask":
-        return cls((condition,), (branch,))
-
-    def concerns(self, program: Any) -> bool:
-        # What derivative rules will log must be masked, too.
-        return may_hold_records(program) or holds_writes(program)
-
-    def in_backward_rules(self) -> "Mask":
-        return self
-
-    def following(self, earlier: Handler) -> "Mask":
-        assert isinstance(earlier, Mask)
-        conditions = *self.conditions, *earlier.conditions
-        return Mask(conditions, (*self.branches, *earlier.branches))
-
-    def rewrite(self, record: C) -> C:
-        each = zip(self.conditions, self.branches, strict=True)
-        for condition, branch in reversed(list(each)):
-            # A condition may have the first batch axes of the record, or none:
-            # (*first,) -> (*first, 1, ...) -> (*batch,)
-            inner = range(condition.ndim, len(record.batch))
-            wide = jnp.broadcast_to(jnp.expand_dims(condition, inner), record.batch)
-            valid = wide if record.valid is None else record.valid & wide
-            if branch is None:
-                record = record.replace(valid=valid, exact=False)
-            else:
-                record = record.replace(valid=valid, path=(*record.path, branch))
-        return record
-
-    def narrow(self, condition: jax.Array) -> jax.Array:
-        for mask in reversed(self.conditions):
-            condition = condition & mask
-        return condition
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Anchor(_Rewrite):
-    """Tie records to `counter`, so that they stay in the loop that counts it."""
-
-    counter: jax.Array
-
-    def rewrite(self, record: C) -> C:
-        return record.replace(anchors=(*record.anchors, self.counter))

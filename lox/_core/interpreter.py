@@ -26,22 +26,23 @@ always meets records in the order of the program.
 import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer, eval_jaxpr
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from lox._core import context as _context
 from lox._core.analysis import donates, last_uses, unsupported, variables
-from lox._core.deferred import can_defer, defer
+from lox._core.deferred_rules import can_defer, defer
 from lox._core.handler import Drop, Handler, Stop
 from lox._core.record import emit_p, log_p
-from lox._core.rules.table import rule_of
-from lox._core.staging import Program, Staged, Traced, stage_once, trace
+from lox._core.rules.registry import rule_of
+from lox._core.staging import Staged, Traced, stage_once, trace
 from lox._jax import equations, sharding, tracing
+from lox._jax.types import AnyArray, Atom, Program, PyTree
 from lox._rows.collected import Collected, Threaded
 from lox._rows.rows import Where
 
@@ -59,7 +60,7 @@ class Interpreter(Generic[H]):
 
     handler: H
 
-    def __call__(self, jaxpr: Program, *args: Any) -> tuple[list, Collected]:
+    def __call__(self, jaxpr: Program, *args: AnyArray) -> tuple[list, Collected]:
         """Evaluate a program. Logs carry no derivatives, unless the handler wants them.
 
         Otherwise an infinite derivative of a log would spoil the gradient of a loop, even
@@ -70,7 +71,7 @@ class Interpreter(Generic[H]):
             return outs, logs
         return outs, _map_rows(_constant, logs)
 
-    def iterate(self, jaxpr: Program, *args: Any) -> tuple[list, Collected]:
+    def iterate(self, jaxpr: Program, *args: AnyArray) -> tuple[list, Collected]:
         """Evaluate the body of a loop.
 
         An input that is logged unchanged has a finite derivative. It is not wrapped in
@@ -80,16 +81,16 @@ class Interpreter(Generic[H]):
         if self.handler.differentiable:
             return outs, logs
 
-        def stop(x):
+        def stop(x: AnyArray) -> AnyArray:
             return x if any(x is given for given in args) else _constant(x)
 
         return outs, _map_rows(stop, logs)
 
-    def stage(self, jaxpr: Program, *args: Any) -> Staged:
+    def stage(self, jaxpr: Program, *args: AnyArray) -> Staged:
         """Stage the evaluation of a program, once for each form of the handler."""
         return stage_once(_evaluate, jaxpr, self, *args)
 
-    def stage_iteration(self, jaxpr: Program, *args: Any) -> Staged:
+    def stage_iteration(self, jaxpr: Program, *args: AnyArray) -> Staged:
         """Stage the evaluation of the body of a loop, see `iterate`."""
         return stage_once(_iterate, jaxpr, self, *args)
 
@@ -108,13 +109,14 @@ class Interpreter(Generic[H]):
         """Return the interpreter for this place; in a `shard_map`, for each device."""
         return jax.tree.map(sharding.make_varying, Interpreter(self.handler.on_device()))
 
-    def trace(self, fun: Callable, *args: Any, **kwargs: Any) -> Traced:
+    def trace(self, fun: Callable, *args: PyTree, **kwargs: PyTree) -> Traced:
         """Trace a function with its records, if the handler captures them."""
         with _context.captured() if self.handler.captures else contextlib.nullcontext():
             return trace(fun, *args, **kwargs)
 
-    def _evaluate(self, jaxpr: Program, *args: Any) -> tuple[list, Collected]:
+    def _evaluate(self, jaxpr: Program, *args: AnyArray) -> tuple[list, Collected]:
         jaxpr = equations.close(jaxpr)
+        # Most programs inside a program log nothing, and stay what they are.
         if not self.handler.concerns(jaxpr.jaxpr):
             return eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args), Collected()
         # JAX may evaluate what a rule has deferred long after the `shard_map` around it.
@@ -135,12 +137,10 @@ class _Evaluation:
         collected: What has been collected so far.
     """
 
-    def __init__(self, handler: Handler, jaxpr: ClosedJaxpr, args: Sequence[Any]):
+    def __init__(self, handler: Handler, jaxpr: ClosedJaxpr, args: Sequence[AnyArray]):
         self.handler = handler
         self.program = jaxpr.jaxpr
-        self.env: dict[Var, Any] = dict(
-            zip(self.program.constvars, jaxpr.consts, strict=True)
-        )
+        self.env: tracing.Env = dict(zip(self.program.constvars, jaxpr.consts, strict=True))
         self.env.update(zip(self.program.invars, args, strict=True))
         self.last_use = last_uses(self.program)
         self.donates = donates(self.program)
@@ -164,6 +164,7 @@ class _Evaluation:
             else:
                 self._catch_up(i)
                 self._apply(eqn)
+        # The outputs of the program are read behind the last equation.
         end = len(self.program.eqns)
         self._catch_up(end)
         self._show(end, stops.get(end, ()))
@@ -189,18 +190,20 @@ class _Evaluation:
                 self.env.update(zip(stop.variables, shown, strict=True))
 
     def _catch_up(self, i: int) -> None:
-        """Evaluate what is pending before equation `i`, and hand over the records."""
+        """Evaluate what is pending before equation `i`, and hand over the records.
+
+        For the program above, at the `scan` (equation 3): `sin` and `mul` are evaluated as
+        one small program, which returns `y` for the record and `z` for the `scan`. Then the
+        record is handed over, and `x` and `y` are dropped, as nothing reads them any more.
+        """
         logged = {var for eqn in self.records for var in variables(eqn.invars)}
         if self.pending:
             # Return only what something reads later.
-            needed = [
-                var
-                for eqn in self.pending
-                for var in eqn.outvars
-                if self.last_use.get(var, -1) >= i
-                or var in logged
-                or var in (self.inspected or ())
-            ]
+            needed = []
+            for var in [var for eqn in self.pending for var in eqn.outvars]:
+                is_read_later = self.last_use.get(var, -1) >= i
+                if is_read_later or var in logged or var in (self.inspected or ()):
+                    needed.append(var)
             outs = tracing.evaluate(self.program, self.pending, needed, self.env)
             self.env.update(zip(needed, outs, strict=True))
             self._inspect(self.pending)
@@ -223,6 +226,7 @@ class _Evaluation:
             with tracing.context_of(eqn):
                 parts.append(handler.handle(record, Where(eqn)))
             handler = handler.after(parts[-1].threaded)
+        # Delivered by the handler from before them: it has the token that they follow.
         for part in self.handler.deliver(parts, 0):
             self._collect(part)
 
@@ -241,6 +245,7 @@ class _Evaluation:
                 outs = [self.handler.emit(records, token, params)]
                 collected = Collected(threaded=self.handler.emitted(outs[0]))
             else:
+                # Without a rule the records would be lost, so this is an error.
                 rule = rule_of(eqn)
                 if rule is None:
                     raise unsupported(eqn)
@@ -258,13 +263,14 @@ class _Evaluation:
             self._collect(self.handler.inspect(self.program, eqns, self._read))
 
     def _collect(self, part: Collected) -> None:
+        # All that comes later sees the state that this part has left behind.
         self.handler = self.handler.after(part.threaded)
         self.collected.append(part)
 
-    def _read(self, atom: Var | Literal) -> Any:
+    def _read(self, atom: Atom) -> AnyArray:
         return atom.val if isinstance(atom, Literal) else self.env[atom]
 
-    def _read_lasting(self, atom: Var | Literal) -> Any:
+    def _read_lasting(self, atom: Atom) -> AnyArray:
         """Read a value that is logged, as an array that survives donation of its buffer."""
         if isinstance(atom, Literal):
             return tracing.literal_value(atom)
@@ -279,24 +285,24 @@ def without_records(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _evaluate(
-    jaxpr: Program, interpreter: Interpreter, *args: Any
+    jaxpr: Program, interpreter: Interpreter, *args: AnyArray
 ) -> tuple[list, Collected]:
     return interpreter(jaxpr, *args)
 
 
 def _iterate(
-    jaxpr: Program, interpreter: Interpreter, *args: Any
+    jaxpr: Program, interpreter: Interpreter, *args: AnyArray
 ) -> tuple[list, Collected]:
     return interpreter.iterate(jaxpr, *args)
 
 
-def _map_rows(fun: Callable[[Any], Any], logs: Collected) -> Collected:
+def _map_rows(fun: Callable[[AnyArray], AnyArray], logs: Collected) -> Collected:
     """Apply a function to the arrays of logs, but not to the threaded state."""
     mapped = jax.tree.map(fun, logs.replace(threaded=Threaded()))
     return mapped.replace(threaded=logs.threaded)
 
 
-def _constant(x: Any) -> Any:
+def _constant(x: AnyArray) -> AnyArray:
     """Return the same value without derivatives."""
     has_derivatives = isinstance(x, Tracer) and jax.dtypes.issubdtype(x.dtype, np.inexact)
     return jax.lax.stop_gradient(x) if has_derivatives else x

@@ -11,6 +11,7 @@ import numpy as np
 from lox._core import context as _context
 from lox._core.record import Record, bind, is_array, log_p
 from lox._jax import sharding
+from lox._jax.types import AnyArray, PyTree
 from lox._logdict.logdict import logdict, record_of
 from lox._rows.reductions import Reduction, reduction_named
 from lox._rows.side_by_side import RESERVED
@@ -115,7 +116,7 @@ def print_with(fun: Callable[[Record], None]) -> None:
 _print: Callable[[Record], None]
 
 
-def _checked(data: Any, prefix: str) -> dict[str, Any]:
+def _checked(data: object, prefix: str) -> dict[str, PyTree]:
     """Return the values by their full keys, or raise if they cannot be logged."""
     if not isinstance(data, Mapping):
         raise TypeError(
@@ -138,7 +139,7 @@ def _checked(data: Any, prefix: str) -> dict[str, Any]:
     return {prefix + key: value for key, value in data.items()}
 
 
-def check_values(data: Mapping[str, Any]) -> None:
+def check_values(data: Mapping[str, PyTree]) -> None:
     """Raise if a value cannot be logged."""
     for key, value in data.items():
         if _is_loggable(value):
@@ -153,7 +154,7 @@ def check_values(data: Mapping[str, Any]) -> None:
             )
 
 
-def loggable(logs: Mapping[str, Any], steps: Mapping[str, Any] = {}) -> logdict:
+def loggable(logs: Mapping[str, PyTree], steps: Mapping[str, AnyArray] = {}) -> logdict:
     """Return finished logs with arrays only, or raise if they are not logs.
 
     Each of their rows gets the steps, which replace those with the same name.
@@ -172,7 +173,7 @@ def loggable(logs: Mapping[str, Any], steps: Mapping[str, Any] = {}) -> logdict:
     return logdict.of({key: rows.with_steps(same) for key, rows in arrays.rows().items()})
 
 
-def steps_of(steps: Mapping[str, Any]) -> dict[str, Any]:
+def steps_of(steps: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     """Return the steps as arrays, or raise if one has a bad name or is not a number."""
     for name, step in steps.items():
         if name.startswith("_") or hasattr(logdict, name):
@@ -198,19 +199,21 @@ def names_in(given: str | Iterable[str], what: str) -> tuple[str, ...]:
     return names
 
 
-def _is_loggable(x: Any) -> bool:
+def _is_loggable(x: object) -> bool:
     return isinstance(x, bool | int | float | complex) or is_array(x)
 
 
-def _strong(name: str, x: Any) -> Any:
+def _strong(name: str, x: PyTree) -> PyTree:
     """Return the same value without a weak type: carries and branches must match."""
     if isinstance(x, jax.Array):
         return jnp.asarray(x, x.dtype) if jax.typeof(x).weak_type else x
+    # A pytree: each of its leaves by itself.
     if not _is_loggable(x):
         return jax.tree.map(ft.partial(_strong, name), x)
     if not isinstance(x, int):
         copy = np.array(x)  # the user may change the original in place later
         return copy.astype(jax.dtypes.canonicalize_dtype(copy.dtype), copy=False)
+    # An integer of Python may have any size, but JAX gives it 32 bits, or 64 if enabled.
     dtype = jnp.result_type(type(x))
     try:
         return np.array(x, dtype)
@@ -221,12 +224,12 @@ def _strong(name: str, x: Any) -> Any:
         ) from None
 
 
-def check_function(name: str, fun: Any) -> None:
+def check_function(name: str, fun: object) -> None:
     if not callable(fun):
         raise TypeError(f"`{name}` takes a function, not {_kind(fun)}.")
 
 
-def _kind(x: Any) -> str:
+def _kind(x: object) -> str:
     if x is None:
         return "`None`"
     if isinstance(x, np.ndarray):

@@ -32,15 +32,19 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import AbstractValue
 from jax.extend.core import JaxprEqn, Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.typing import ArrayLike
 
 from lox._core import context
 from lox._core.analysis import LOG_GRAD
+from lox._core.interpreter import Interpreter
 from lox._core.log import names_in, relog, steps_of
 from lox._core.record import Record, listed, with_batch_axis
-from lox._core.rules.table import rule_for
+from lox._core.rules.registry import rule_for
 from lox._jax import tracing
+from lox._jax.types import AnyArray, AxisData, PyTree, PyTreeDef
 from lox._rows.collected import Collected
 from lox._rows.reductions import Reduction, reduction_named
 
@@ -102,7 +106,7 @@ def log_grad(
     return jax.tree.unflatten(jax.tree.structure(value), leaves)
 
 
-def _check(value: Any, key: Any) -> None:
+def _check(value: PyTree, key: object) -> None:
     if not isinstance(key, str):
         raise TypeError(
             "`lox.log_grad` takes a value and the key to log its cotangent under, such as "
@@ -147,7 +151,7 @@ def bind_grad(
     return log_grad_p.bind(*leaves, **params)
 
 
-def _parts(args: Sequence[Any], form: Any) -> tuple[list, list]:
+def _parts(args: Sequence[T], form: PyTreeDef) -> tuple[list[T], list[T]]:
     """Return the values, and the other operands: steps and masks."""
     # Count the leaves instead of unflattening `args`: some of these, such as JAX's symbolic
     # zeros, are pytrees without leaves.
@@ -157,12 +161,12 @@ def _parts(args: Sequence[Any], form: Any) -> tuple[list, list]:
 
 
 @log_grad_p.def_impl
-def _impl(*args: Any, form: Any, **params: Any) -> list:
+def _impl(*args: AnyArray, form: PyTreeDef, **params: object) -> list:
     return _parts(args, form)[0]
 
 
 @log_grad_p.def_abstract_eval
-def _abstract_eval(*avals: Any, form: Any, **params: Any) -> list:
+def _abstract_eval(*avals: AbstractValue, form: PyTreeDef, **params: object) -> list:
     return _parts(avals, form)[0]
 
 
@@ -171,10 +175,10 @@ tracing.leave_keys_unused(log_grad_p)
 
 
 def _jvp(
-    primals: Sequence[Any],
-    tangents: Sequence[Any],
+    primals: Sequence[jax.Array],
+    tangents: Sequence[jax.Array | ad.Zero],
     *,
-    form: Any,
+    form: PyTreeDef,
     tangent: bool,
     **params: Any,
 ) -> tuple[list, list]:
@@ -190,9 +194,9 @@ def _jvp(
 
 
 def _transpose(
-    cotangents: Sequence[Any],
-    *args: Any,
-    form: Any,
+    cotangents: Sequence[jax.Array | ad.Zero],
+    *args: AnyArray,
+    form: PyTreeDef,
     keys: tuple[str, ...],
     describe: Describe | None,
     **params: Any,
@@ -213,16 +217,16 @@ def _transpose(
     return [*back, *[None] * len(others)]
 
 
-def _strong(x: Any) -> jax.Array:
+def _strong(x: jax.Array) -> jax.Array:
     return jnp.asarray(x, x.dtype)
 
 
 def _batch(
-    axis: Any,
-    args: Sequence[Any],
-    axes: Sequence[Any],
+    axis: AxisData,
+    args: Sequence[jax.Array],
+    axes: Sequence[int | None],
     *,
-    form: Any,
+    form: PyTreeDef,
     keys: tuple[str, ...],
     **params: Any,
 ) -> tuple[list, list]:
@@ -238,7 +242,9 @@ batching.fancy_primitive_batchers[log_grad_p] = _batch
 
 
 @rule_for(LOG_GRAD)
-def _rewritten(interpreter: Any, eqn: JaxprEqn, *args: Any) -> tuple[list, Collected]:
+def _rewritten(
+    interpreter: Interpreter, eqn: JaxprEqn, *args: ArrayLike
+) -> tuple[list, Collected]:
     (record,) = jax.tree.unflatten(eqn.params["form"], args)
     rewritten = interpreter.handler.rewrite(record)
     params = {name: eqn.params[name] for name in ("tangent", "describe")}

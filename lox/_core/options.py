@@ -4,7 +4,6 @@ import pathlib
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -15,6 +14,7 @@ from lox._core.interpreter import Interpreter
 from lox._core.log import names_in
 from lox._core.record import Record
 from lox._core.staging import Traced
+from lox._jax.types import PyTree
 
 
 def selection(given: str | Iterable[str] | None, what: str) -> frozenset[str] | None:
@@ -22,12 +22,12 @@ def selection(given: str | Iterable[str] | None, what: str) -> frozenset[str] | 
     return None if given is None else frozenset(names_in(given, what))
 
 
-def check_prefix(prefix: Any) -> None:
+def check_prefix(prefix: object) -> None:
     if not isinstance(prefix, str):
         raise TypeError(f"`prefix` must be a string, not {prefix!r}.")
 
 
-def check_positive(**numbers: Any) -> None:
+def check_positive(**numbers: object) -> None:
     for name, number in numbers.items():
         if number is None:
             continue
@@ -38,7 +38,7 @@ def check_positive(**numbers: Any) -> None:
 
 
 def listening(
-    transformation: str, handler: Collect, fun: Callable, *args: Any, **kwargs: Any
+    transformation: str, handler: Collect, fun: Callable, *args: PyTree, **kwargs: PyTree
 ) -> tuple[Traced, Collect]:
     """Trace a function for a transformation, and prepare the handler for its records."""
     traced = Interpreter(handler).trace(fun, *args, **kwargs)
@@ -53,15 +53,15 @@ def _warn_of_no_match(
 ) -> None:
     keys = {key for record in records for key in record.keys}
     tags = {tag for record in records for tag in record.tags}
-    for what, wanted, there in (
+    for what, wanted, logged in (
         ("argnames", handler.keys, keys),
         ("tags", handler.tags, tags),
         ("reduce", {key for key, _ in handler.reduce if key is not None}, keys),
     ):
-        if wanted is not None and not wanted <= there:
+        if wanted is not None and not wanted <= logged:
             warnings.warn(
-                f"`{what}` {sorted(wanted - there)} of `{transformation}` match nothing "
-                f"that is logged. Logged were {sorted(there)}.",
+                f"`{what}` {sorted(wanted - logged)} of `{transformation}` match nothing "
+                f"that is logged. Logged were {sorted(logged)}.",
                 stacklevel=frames_of_lox() + 1,
             )
 

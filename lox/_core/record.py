@@ -33,7 +33,9 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from lox._jax import sharding, tracing
+from lox._jax.types import AnyArray, AxisData, Code, PyTree
 from lox._logdict.logdict import logdict
+from lox._rows.reductions import ReductionLike
 from lox._rows.rows import Branch, Rows, Where
 from lox._rows.types import Splits
 
@@ -56,9 +58,9 @@ class Carried:
         exact: Whether `valid` only says which examples took `path`.
     """
 
-    valid: Any = None
-    anchors: tuple[Any, ...] = ()
-    examples: tuple[Any, ...] = ()
+    valid: AnyArray = None
+    anchors: tuple[AnyArray, ...] = ()
+    examples: tuple[AnyArray, ...] = ()
     batch: tuple[int, ...] = ()
     outer: Splits = ()
     path: tuple[Branch, ...] = ()
@@ -73,7 +75,7 @@ class Carried:
         return children, tuple([getattr(self, name) for name in self.static])
 
     @classmethod
-    def tree_unflatten(cls, form: tuple, children: Iterable[Any]) -> Self:
+    def tree_unflatten(cls, form: tuple, children: Iterable[PyTree]) -> Self:
         # Three times as fast as `__init__`, and called for each record on the host.
         carried = object.__new__(cls)
         names = (*cls.arrays, *cls.static)
@@ -101,11 +103,11 @@ class Record(Carried):
             logged, or its keys are complete.
     """
 
-    values: tuple[Any, ...]
-    steps: dict[str, Any]
+    values: tuple[PyTree, ...]
+    steps: dict[str, AnyArray]
     keys: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
-    reduce: Any = None
+    reduce: ReductionLike = None
     passed_on: bool = False
     scope: str | None = None
 
@@ -117,7 +119,7 @@ class Record(Carried):
         values = dict(zip(self.keys, self.values, strict=True))
         return self.replace(keys=keys, values=tuple(values[key] for key in keys))
 
-    def with_default_steps(self, steps: Mapping[str, Any]) -> "Record":
+    def with_default_steps(self, steps: Mapping[str, AnyArray]) -> "Record":
         """Return the record with more steps, unless it has steps of the same name.
 
         The steps are the same for all examples: (...) -> (*batch, ...)
@@ -155,7 +157,7 @@ class Delivery(Carried):
     """
 
     logs: logdict
-    run: Any = None
+    run: AnyArray = None
 
     arrays = ("logs", "run", *Carried.arrays)
 
@@ -189,17 +191,17 @@ def record_primitive(
         return outs, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in outs]
 
     def batch(axis, args, axes, *, form, **params):
-        if all(at is None for at in axes):
+        if all(own_axis is None for own_axis in axes):
             outs = primitive.bind(*args, form=form, **params)
             return outs, [None] * len(outs)
         # There is one call for all examples, so there is one token. All tokens are zero.
         tokens = [
-            x if at is None else x.max(at)
-            for x, at in zip(args[:chained], axes[:chained], strict=True)
+            x if own_axis is None else x.max(own_axis)
+            for x, own_axis in zip(args[:chained], axes[:chained], strict=True)
         ]
-        each = iter(axes[chained:])
+        rest = iter(axes[chained:])
         records = jax.tree.unflatten(form, args[chained:])
-        records = [with_batch_axis(record, each, axis) for record in records]
+        records = [with_batch_axis(record, rest, axis) for record in records]
         outs = bind(primitive, records, tokens, **params)
         return outs, [None] * len(outs)
 
@@ -229,7 +231,7 @@ emit_p, emit_effect = record_primitive("lox_emit", chained=True)
 """Records on their way to the host. How they get there is in `lox._stream.emit`."""
 
 
-def _stranded(*args: Any, keys: Sequence[str], **params: Any) -> NoReturn:
+def _stranded(*args: object, keys: Sequence[str], **params: object) -> NoReturn:
     raise RuntimeError(
         f"The record of {listed(keys)} reached the compiler. A lox transformation was to "
         "handle it, but something compiled or ran this part of the program separately (a "
@@ -242,7 +244,7 @@ log_p.def_impl(_stranded)
 mlir.register_lowering(log_p, lambda ctx, *args, **params: _stranded(*args, **params))
 
 
-def holds_records(*programs: Any) -> bool:
+def holds_records(*programs: Code) -> bool:
     """Return whether any program or equation holds a `lox_log` or `lox_emit`."""
     return any(not RECORD_EFFECTS.isdisjoint(program.effects) for program in programs)
 
@@ -253,7 +255,7 @@ RECORD_EFFECTS = frozenset({log_effect, emit_effect})
 def bind(
     primitive: Primitive,
     records: Sequence[Record | Delivery],
-    tokens: Sequence[Any] = (),
+    tokens: Sequence[AnyArray] = (),
     **params: Any,
 ) -> list:
     """Bind a primitive to records; the parameter `form` holds everything but the arrays.
@@ -268,23 +270,25 @@ def bind(
     return primitive.bind(*tokens, *leaves, form=form, **{**params, "keys": keys})
 
 
-def with_batch_axis(record: C, axes: Iterator[int | None], axis: Any) -> C:
+def with_batch_axis(record: C, axes: Iterator[int | None], axis: AxisData) -> C:
     """Return a record with a batch axis in front: of all arrays if any has one."""
     leaves, form = jax.tree.flatten(record)
-    own = list(it.islice(axes, len(leaves)))
-    if all(at is None for at in own):
+    # `axes` are those of all records of a primitive: take the next ones.
+    own_axes = list(it.islice(axes, len(leaves)))
+    if all(own_axis is None for own_axis in own_axes):
         return record
     arrays = [
         jnp.broadcast_to(x, (axis.size, *jnp.shape(x)))
-        if at is None
-        else jnp.moveaxis(x, at, 0)
-        for x, at in zip(leaves, own, strict=True)
+        if own_axis is None
+        else jnp.moveaxis(x, own_axis, 0)
+        for x, own_axis in zip(leaves, own_axes, strict=True)
     ]
     batched = jax.tree.unflatten(form, arrays)
     batch, split = (axis.size, *batched.batch), sharding.split_around_shard_map(axis)
     outer = batched.outer if split is None else (split, *batched.outer)
     examples = batched.examples
     if split:
+        # Each device has some of the examples: (size,) numbers, behind those of others.
         numbers = jax.lax.axis_index(split) * axis.size + jnp.arange(axis.size)
         # (size,) -> (*batch,)
         wide = jnp.expand_dims(numbers, range(1, len(batch)))
@@ -295,7 +299,7 @@ def with_batch_axis(record: C, axes: Iterator[int | None], axis: Any) -> C:
     return batched.replace(batch=batch, outer=outer, examples=examples)
 
 
-def is_array(x: Any) -> bool:
+def is_array(x: object) -> bool:
     """Return whether `x` is an array of a dtype that JAX has."""
     if isinstance(x, jax.Array):
         return True

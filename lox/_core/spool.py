@@ -13,8 +13,9 @@ from lox._core.log import check_function
 from lox._core.options import check_positive, check_prefix, listening, selection
 from lox._core.transform import transformed
 from lox._core.when import check_when
+from lox._jax.types import PyTree
 from lox._logdict.logdict import logdict
-from lox._rows.reductions import Reduction, reduction_named
+from lox._rows.reductions import Reduction, ReductionLike, reduction_named
 from lox._rows.rows import Rows
 from lox._rows.side_by_side import name_entries
 from lox._rows.types import P, R
@@ -103,12 +104,12 @@ def spool(
 
 
 def spool_into(
-    form: Callable[[dict[str, Rows]], Any],
+    form: Callable[[dict[str, Rows]], R],
     handler: Collect,
     fun: Callable,
-    *args: Any,
-    **kwargs: Any,
-) -> tuple[Any, Any]:
+    *args: PyTree,
+    **kwargs: PyTree,
+) -> tuple[PyTree, R]:
     """Call `fun`, and return its output and `form(entries)`, made from what it logs."""
     traced, handler = listening("lox.spool", handler, fun, *args, **kwargs)
     outs, logs = Interpreter(handler).on_device()(traced.jaxpr, *traced.args)
@@ -121,12 +122,15 @@ def _logs(prefix: str, entries: dict[str, Rows]) -> logdict:
     return logs.prefix(prefix) if prefix else logs
 
 
-def _arrays(value: Any) -> Any:
+def _arrays(value: PyTree) -> PyTree:
     """Return a value in which constants are JAX arrays, too."""
     return jax.tree.map(lambda x: x if isinstance(x, jax.Array) else jnp.asarray(x), value)
 
 
-def _reductions(given: Any) -> tuple[tuple[str | None, Any], ...]:
+def _reductions(
+    given: ReductionLike | Mapping[str, ReductionLike],
+) -> tuple[tuple[str | None, ReductionLike], ...]:
+    # Hashable, because jitted programs are cached by it. None stands for all keys.
     if given is None:
         return ()
     asked = given if isinstance(given, Mapping) else {None: given}

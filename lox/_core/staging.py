@@ -15,18 +15,20 @@ import dataclasses
 import functools as ft
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.core import Tracer, eval_jaxpr
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr
+from jax.typing import ArrayLike
 
 from lox._core.record import is_array
 from lox._jax import sharding, tracing
 from lox._jax.equations import close
+from lox._jax.types import AnyArray, Params, Program, PyTree
 
-Program = ClosedJaxpr | Jaxpr
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,29 +42,29 @@ class Staged:
     """
 
     jaxpr: ClosedJaxpr
-    shape: Any
-    leaves: Sequence[Any]
+    shape: PyTree
+    leaves: Sequence[AnyArray]
 
-    def __call__(self, *leaves: Any) -> Any:
+    def __call__(self, *leaves: AnyArray) -> PyTree:
         outs = eval_jaxpr(self.jaxpr.jaxpr, self.jaxpr.consts, *leaves)
         # JAX returns an output that is always True as a Python bool, which has no shape.
         return self.output([np.asarray(x) if isinstance(x, bool) else x for x in outs])
 
-    def run(self) -> Any:
+    def run(self) -> PyTree:
         """Evaluate the program with the arguments that it was staged for."""
         return self(*self.leaves)
 
-    def output(self, outs: Sequence[Any]) -> Any:
+    def output(self, outs: Sequence[AnyArray]) -> PyTree:
         return jax.tree.unflatten(jax.tree.structure(self.shape), outs)
 
 
-def stage(fun: Callable, *args: Any) -> Staged:
+def stage(fun: Callable, *args: PyTree) -> Staged:
     """Trace a function with arguments like these."""
     jaxpr, shape = jax.make_jaxpr(fun, return_shape=True)(*args)
     return Staged(jaxpr, shape, jax.tree.leaves(args))
 
 
-def stage_once(fun: Callable, jaxpr: Program, *args: Any) -> Staged:
+def stage_once(fun: Callable, jaxpr: Program, *args: PyTree) -> Staged:
     """Stage `fun(jaxpr, *args)`, or return what an earlier call staged.
 
     A rule asks several times what a program logs: to find out what a loop must carry, how
@@ -89,26 +91,27 @@ _functions: weakref.WeakKeyDictionary[Program, dict[Callable, Any]]
 _functions = weakref.WeakKeyDictionary()
 
 
-def alike(branches: Sequence[Staged], index: Any) -> Sequence[Staged]:
+def alike(branches: Sequence[Staged], index: ArrayLike) -> Sequence[Staged]:
     """Return the branches of a `cond` with outputs that vary over the same mesh axes.
 
     In a `shard_map`, JAX wants all branches to agree on which outputs differ from device to
     device. If devices take different branches, all outputs do.
     """
     taken = sharding.varying_axes(index)
-    each = [[sharding.varying_axes(aval) for aval in b.jaxpr.out_avals] for b in branches]
-    union = [taken.union(*axes) for axes in zip(*each, strict=True)]
-    if all(axes == union for axes in each):
+    # For each branch, the axes of each output; then for each output, those of any branch.
+    axes_of = [[*map(sharding.varying_axes, b.jaxpr.out_avals)] for b in branches]
+    union = [taken.union(*axes) for axes in zip(*axes_of, strict=True)]
+    if all(axes == union for axes in axes_of):
         return branches
 
-    def varied(branch: Staged, *leaves):
+    def varied(branch: Staged, *leaves: AnyArray) -> PyTree:
         outs, tree = jax.tree.flatten(branch(*leaves))
         return jax.tree.unflatten(tree, map(sharding.make_varying, outs, union))
 
     return [stage(ft.partial(varied, branch), *branch.leaves) for branch in branches]
 
 
-def split(xs: Sequence[Any], *sizes: int) -> tuple[list, ...]:
+def split(xs: Sequence[T], *sizes: int) -> tuple[list[T], ...]:
     """Split a sequence into parts of these sizes, and the rest."""
     parts, start = [], 0
     for size in sizes:
@@ -117,7 +120,7 @@ def split(xs: Sequence[Any], *sizes: int) -> tuple[list, ...]:
     return *parts, list(xs[start:])
 
 
-def carry_predicate(params: dict[str, Any]) -> dict[str, Any]:
+def carry_predicate(params: Params) -> Params:
     """Return the parameters of the same `while`, with the predicate carried in front.
 
         while cond(carry):           running = cond(carry)      (up to the caller)
@@ -154,7 +157,7 @@ def _step(
     cond: _Held,
     cond_consts: list,
     body_consts: list,
-    running: Any,
+    running: jax.Array,
     carry: list,
 ) -> list:
     outs = eval_jaxpr(body.jaxpr, body.consts, *body_consts, *carry)
@@ -162,7 +165,7 @@ def _step(
     return [*asked, *outs]
 
 
-def _first(body: ClosedJaxpr, running: Any, carry: list) -> Any:
+def _first(body: ClosedJaxpr, running: jax.Array, carry: list) -> jax.Array:
     return running
 
 
@@ -178,38 +181,38 @@ class Traced:
 
     jaxpr: ClosedJaxpr
     args: list
-    output: Callable[[list], Any]
+    output: Callable[[list], PyTree]
 
 
-def trace(fun: Callable, *args: Any, **kwargs: Any) -> Traced:
+# Stands for an output that the program returns. A tracer must not outlive its trace.
+_TRACED = object()
+
+
+def trace(fun: Callable, *args: PyTree, **kwargs: PyTree) -> Traced:
     """Trace `fun`. Arrays are traced as by `jit`; everything else stays what it is."""
     leaves, treedef = jax.tree.flatten((args, kwargs))
-    at = [i for i, leaf in enumerate(leaves) if is_array(leaf)]
+    positions = [i for i, leaf in enumerate(leaves) if is_array(leaf)]
+    # Filled while tracing: the outputs, marked where they are tracers, and their structure.
     result: list = []
 
-    def flat(*arrays):
+    def flat(*arrays: jax.Array) -> list[jax.Array]:
         merged = list(leaves)
-        for i, array in zip(at, arrays, strict=True):
+        for i, array in zip(positions, arrays, strict=True):
             merged[i] = array
         args, kwargs = jax.tree.unflatten(treedef, merged)
         outs, out_tree = jax.tree.flatten(fun(*args, **kwargs))
-        traced = [isinstance(leaf, Tracer) for leaf in outs]
         # An output that is no tracer does not depend on the arrays. It never enters the
         # program, and the same object is returned.
-        result[:] = (
-            [None if t else x for t, x in zip(traced, outs, strict=True)],
-            traced,
-            out_tree,
-        )
-        return [x for t, x in zip(traced, outs, strict=True) if t]
+        result[:] = [_TRACED if isinstance(x, Tracer) else x for x in outs], out_tree
+        return [x for x in outs if isinstance(x, Tracer)]
 
-    arrays = [leaves[i] for i in at]
+    arrays = [leaves[i] for i in positions]
     jaxpr = jax.make_jaxpr(flat)(*arrays)
-    others, traced, out_tree = result
+    outs, out_tree = result
 
-    def output(values: list) -> Any:
-        each = map(tracing.returned_array, values, jaxpr.out_avals)
-        merged = [next(each) if t else x for t, x in zip(traced, others, strict=True)]
+    def output(values: list) -> PyTree:
+        arrays = map(tracing.returned_array, values, jaxpr.out_avals)
+        merged = [next(arrays) if x is _TRACED else x for x in outs]
         return jax.tree.unflatten(out_tree, merged)
 
     return Traced(jaxpr, arrays, output)

@@ -3,13 +3,14 @@
 import functools as ft
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from lox._jax.types import AnyArray
 
-def stats(x: Any) -> dict[str, jax.Array]:
+
+def stats(x: AnyArray) -> dict[str, jax.Array]:
     """Describe an array by a few numbers, so that you can log these instead of the array.
 
     They are computed on the device.
@@ -34,7 +35,7 @@ def stats(x: Any) -> dict[str, jax.Array]:
     return described(x, ("mean", "std", "rms", "min", "max", "zeros", "nonfinite"))
 
 
-def described(x: Any, names: Iterable[str]) -> dict[str, jax.Array]:
+def described(x: AnyArray, names: Iterable[str]) -> dict[str, jax.Array]:
     """Return some statistics of an array; nothing is computed for the others."""
     values = _Values(_real(x))
     return {name: STATISTICS[name](values) for name in names}
@@ -83,7 +84,7 @@ STATISTICS: dict[str, Callable[[_Values], jax.Array]] = {
 """The statistics that there are. `norm` is the root of the sum of squares."""
 
 
-def _real(x: Any) -> jax.Array:
+def _real(x: AnyArray) -> jax.Array:
     leaves = jax.tree.leaves(x)
     if len(leaves) != 1 or leaves[0] is not x:
         raise TypeError(

@@ -15,12 +15,13 @@ from typing import Any
 
 import jax
 
-from lox._core.in_place import calls_in_place
+from lox._core.flax_nnx import calls_in_place
 from lox._jax import equations
+from lox._jax.types import PyTree
 
 
 def transformed(
-    fun: Callable, transform: Callable, options: Hashable, *given: Any
+    fun: Callable, transform: Callable, options: Hashable, *given: PyTree
 ) -> Callable:
     """Return `transform(*given, fun, *args)` as a function, jitted and cached if `fun` is.
 
@@ -34,7 +35,7 @@ def transformed(
         return _jitted_like(fun, transform, options, given)
 
     @ft.wraps(fun)
-    def called(*args, **kwargs):
+    def called(*args: PyTree, **kwargs: PyTree) -> PyTree:
         return calls_in_place(ft.partial(transform, *given), fun, args, kwargs)
 
     return called
@@ -72,4 +73,6 @@ def _jitted_like(
 _GIVEN = "\0given"
 # How many programs are kept per function. Each new callback makes another one.
 _MOST = 32
-_transformed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+# By function, then by the options of the transformation.
+_transformed: weakref.WeakKeyDictionary[Callable, dict[Hashable, Callable]]
+_transformed = weakref.WeakKeyDictionary()

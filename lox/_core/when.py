@@ -10,18 +10,19 @@ and reductions leave out masked rows.
 
 import functools as ft
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from lox._core.record import Record, listed
+from lox._jax.types import AnyArray, PyTree
 from lox._logdict.logdict import logdict
 from lox._rows.histogram import Histogram
 from lox._rows.rows import Where
 
 # Takes the record of one example, and returns whether to collect it.
-Condition = Callable[[logdict], Any]
+Condition = Callable[[logdict], ArrayLike]
 
 
 def nonfinite(logs: logdict) -> jax.Array:
@@ -52,21 +53,21 @@ def nonfinite(logs: logdict) -> jax.Array:
     return ft.reduce(jnp.logical_or, found, jnp.zeros((), bool))
 
 
-def _is_histogram(x: Any) -> bool:
+def _is_histogram(x: object) -> bool:
     return isinstance(x, Histogram)
 
 
-def _may_be_nonfinite(x: Any) -> bool:
+def _may_be_nonfinite(x: AnyArray) -> bool:
     return _is_histogram(x) or jnp.issubdtype(jnp.result_type(x), jnp.inexact)
 
 
-def _is_nonfinite(x: Any) -> jax.Array:
+def _is_nonfinite(x: AnyArray) -> jax.Array:
     if _is_histogram(x):
         return (x.nonfinite > 0).any()
     return ~jnp.isfinite(x).all()
 
 
-def check_when(transformation: str, when: Any) -> None:
+def check_when(transformation: str, when: object) -> None:
     if when is not None and not callable(when):
         raise TypeError(
             f"`when` of `{transformation}` takes a function from a record to a boolean, "
@@ -84,7 +85,7 @@ def only_when(condition: Condition, record: Record, where: Where) -> Record:
 def asked_of_record(condition: Condition, record: Record, where: Where) -> jax.Array:
     """Return for which examples of a record the condition holds, `*batch`."""
 
-    def holds(values: tuple, steps: dict[str, Any]) -> jax.Array:
+    def holds(values: tuple, steps: dict[str, AnyArray]) -> jax.Array:
         return _asked(condition, dict(zip(record.keys, values, strict=True)), steps, where)
 
     # The condition is written for one example.
@@ -94,7 +95,10 @@ def asked_of_record(condition: Condition, record: Record, where: Where) -> jax.A
 
 
 def _asked(
-    condition: Condition, values: dict[str, Any], steps: dict[str, Any], where: Where
+    condition: Condition,
+    values: dict[str, PyTree],
+    steps: dict[str, AnyArray],
+    where: Where,
 ) -> jax.Array:
     """Ask the condition about the record of one example."""
     by_key = {name: dict.fromkeys(values, step) for name, step in steps.items()}
@@ -118,5 +122,5 @@ def _asked(
     return jnp.asarray(answer)
 
 
-def _is_array_like(x: Any) -> bool:
+def _is_array_like(x: object) -> bool:
     return isinstance(x, bool | int | float | complex) or hasattr(x, "dtype")

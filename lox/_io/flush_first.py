@@ -3,14 +3,12 @@
 import os
 from collections.abc import Iterable
 
-import jax
-
 from lox._jax import tracing
-from lox._stream.callbacks import callback_thread
-from lox_host.host_logger import flush_writers
+from lox._stream.callbacks import callback_thread, wait_for_packets
+from lox_host.all_loggers import flush_writers
 from lox_host.reading import find_stores
 from lox_host.store import Path, absolute
-from lox_host.worker import current_worker
+from lox_host.worker_thread import current_worker
 from lox_host.writer import Writer
 from lox_host.writers.save import StoreWriter
 
@@ -23,7 +21,7 @@ def flush_first(paths: Path | Iterable[Path]) -> None:
     """
     if current_worker() is not None or tracing.staged_program() is not None:
         return
-    jax.effects_barrier()
+    wait_for_packets()
     if callback_thread.is_running():
         callback_thread.wait()  # for `lox.save` in a program
     places = [absolute(store) for store in find_stores(paths)]

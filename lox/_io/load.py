@@ -31,7 +31,7 @@ from lox_host.reading import (
     run_labels,
     select_where,
 )
-from lox_host.run_key import Key, run_key
+from lox_host.run_id import Key, run_key
 from lox_host.store import (
     KeyRows,
     Path,
@@ -97,7 +97,8 @@ def load(
         warnings.warn(_newest_of(older, runs), stacklevel=2)
     labels = run_labels(runs, is_axis=len(runs) > 1)
     if len(logs) == 1:
-        rows = {key: _rows(own) for key, own in logs[0].items()}
+        # One run has no axis of runs.
+        rows = {key: _rows(of_key) for key, of_key in logs[0].items()}
         return logdict.of(rows, labels)
     return logdict.of(_stack_runs(runs, logs), labels)
 
@@ -146,6 +147,7 @@ def _select(
         selected = _with_key(runs, word, session)
     if where is not None:
         selected = _where(paths, selected, where)
+    # Warn of older sessions only if the user has not said which one is meant.
     is_open = session is None and _means_the_newest(word)
     return selected, older_sessions(runs, selected) if is_open else []
 
@@ -194,7 +196,8 @@ def _with_key(
     """Return the runs that were started with a key: several if their configs differ."""
     found = [run for run in runs if run.run.key == key]
     keys = {run.run.key for run in runs}
-    is_number = len(key) == 1 and all(len(own) == 2 or len(own) == 4 for own in keys)
+    # PRNG keys have two or four words. If all runs have such keys, a number is an index.
+    is_number = len(key) == 1 and all(len(words) in (2, 4) for words in keys)
     if not found and is_number and key[0] < len(runs):
         return [runs[key[0]]]
     if not found:
@@ -231,7 +234,7 @@ def _rows(key_rows: KeyRows) -> Rows:
     number = it.count()
 
     def place(x: np.ndarray) -> np.ndarray:
-        # (rows, *lead, *batch, ...) -> (*lead, [time,] *batch, ...)
+        # (rows, *leading, *batch, ...) -> (*leading, [time,] *batch, ...)
         return np.moveaxis(x, 0, form.lead) if time else x.reshape(x.shape[1:])
 
     def restore(x: np.ndarray) -> np.ndarray | jax.Array:

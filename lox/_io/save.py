@@ -26,9 +26,9 @@ from lox._runs.to_blocks import (
 )
 from lox._stream.callbacks import awaited, call_soon, start_callbacks
 from lox._stream.emit import emit
+from lox._stream.order_token import last_token
 from lox._stream.packet import Packet
-from lox._stream.token import last_token
-from lox_host.run_key import run_key
+from lox_host.run_id import run_key
 from lox_host.run_names import default_name
 from lox_host.store import absolute, check_mode, save_runs
 from lox_host.writer import Run
@@ -111,6 +111,7 @@ class SaveOnHost:
         """Save the logs of each example that logged, as one run per example."""
         batch, valid, process = delivery.batch, delivery.valid, jax.process_index()
         # Without a PRNG key, the index of an example is its key.
+        # (*batch, axes of the batch)
         index = np.moveaxis(np.indices(batch, np.int64), 0, -1)
         has_keys = bool(delivery.run.shape[-1])
         words = delivery.run if has_keys else index

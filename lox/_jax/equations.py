@@ -1,6 +1,14 @@
 """Read the parameters of equations: the programs in them, and their options.
 
-Parameters are where versions of JAX differ most. What a rule needs of them is asked here.
+Parameters are where versions of JAX differ most. What a rule needs of them is asked here:
+
+    programs     `jaxprs_in` finds them, whatever they are wrapped in; `close` gives each
+                 the same form, and `constants_as_inputs` the form that `remat` wants
+    loops        `scan_sizes`, `scan_options`; `keep_linear` for JAX before 0.10
+    `jit`        `jit_options` of a function, `inner_jit_options` of an equation: what to
+                 jit the new function with, so that it stays what the old one was
+    rules        `split_subfunctions`, `with_rules_in`: the functions that a `custom_vjp` is
+                 bound with
 """
 
 import contextlib
@@ -13,7 +21,8 @@ from typing import Any
 
 import jax
 from jax._src.interpreters.partial_eval import EffectHandle, convert_constvars_jaxpr
-from jax.experimental.layout import Format
+from jax.core import Tracer
+from jax.experimental.layout import Format, Layout
 from jax.extend import linear_util
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jax.extend.linear_util import WrappedFun
@@ -21,13 +30,13 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jax.typing import ArrayLike
 
 from lox._jax.tracing import setting
+from lox._jax.types import AnyArray, Atom, DType, Params, Program, PyTree
 
-Params = dict[str, Any]
 Options = tuple[tuple[str, Any], ...]
 Jitted = type(jax.jit(lambda: None))
 
 
-def close(jaxpr: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
+def close(jaxpr: Program) -> ClosedJaxpr:
     """Close a jaxpr that is open in its equation, as that of `remat` is."""
     return jaxpr if hasattr(jaxpr, "consts") else ClosedJaxpr(jaxpr, ())
 
@@ -53,6 +62,7 @@ def scan_sizes(params: Params) -> tuple[int, int]:
 
 def scan_options(params: Params) -> Params:
     """Return the options of `jax.lax.scan` on this version, except for the length."""
+    # `_split_transpose` is private, but a program that was traced with it should keep it.
     names = ("reverse", "unroll", "_split_transpose")
     return {name: params[name] for name in names if name in params}
 
@@ -96,7 +106,7 @@ def jit_options(fun: Any) -> Params:
     }
 
 
-def keep_recipe(trace: Any, inputs: Sequence[Any], recipe: Any) -> None:
+def keep_recipe(trace: Any, inputs: Sequence[Tracer], recipe: Any) -> None:
     """Let a trace that builds a program from its outputs keep one for its effects."""
     trace.effect_handles.append(EffectHandle(list(inputs), recipe))
 
@@ -117,7 +127,7 @@ def is_same_call(one: ClosedJaxpr, other: ClosedJaxpr) -> bool:
     return one is other or (_only_call(one) or one) is _only_call(other)
 
 
-def _only_call(jaxpr: ClosedJaxpr) -> Any:
+def _only_call(jaxpr: ClosedJaxpr) -> ClosedJaxpr | None:
     """Return the jitted program that a program calls. None: it does something else."""
     if len(jaxpr.eqns) != 1 or jaxpr.consts:
         return None
@@ -138,22 +148,27 @@ _FOLDER_OF_JAX = os.path.dirname(jax.__file__) + os.sep
 
 def named_axes(eqn: JaxprEqn) -> list[str]:
     """Return the names of the axes along which an equation exchanges values."""
-    given = [eqn.params.get(name, ()) for name in ("axes", "axis_name")]
-    every = [x for each in given for x in (each if isinstance(each, tuple) else (each,))]
-    return [x for x in every if isinstance(x, str)]
+    # `psum` has "axes", a mix of names and of positions, and `all_gather` an "axis_name",
+    # which is one name or a tuple.
+    names = []
+    for parameter in ("axes", "axis_name"):
+        given = eqn.params.get(parameter, ())
+        axes = given if isinstance(given, tuple) else (given,)
+        names += [axis for axis in axes if isinstance(axis, str)]
+    return names
 
 
-def is_dropped(atom: Any) -> bool:
+def is_dropped(atom: Atom) -> bool:
     """Return whether an output of an equation has no name, as nothing reads it."""
     return type(atom).__name__ == "DropVar"
 
 
-def key_name(dtype: Any) -> str:
+def key_name(dtype: DType) -> str:
     """Return the implementation of typed PRNG keys, as `jax.random.key` takes it."""
     return dtype._impl.name
 
 
-def jaxprs_in(params: Any) -> Iterator[Jaxpr]:
+def jaxprs_in(params: PyTree) -> Iterator[Jaxpr]:
     """Yield the programs in the parameters of an equation, however deep they are.
 
     A program is in there itself: `jaxprs_in(jaxpr)` yields it.
@@ -220,7 +235,9 @@ def jit_with(fun: Callable, options: Options) -> Callable:
     return jax.jit(fun, **given)
 
 
-def _formats(shardings: Sequence[Any], layouts: Sequence[Any]) -> tuple:
+def _formats(
+    shardings: Sequence[object], layouts: Sequence[Layout | None]
+) -> tuple[jax.sharding.Sharding | Format | None, ...]:
     """Return shardings and layouts as `jax.jit` takes them; None leaves it open."""
     # JAX marks what the user has left open with a sentinel, which `jit` does not take.
     known = [s if isinstance(s, jax.sharding.Sharding) else None for s in shardings]
@@ -229,21 +246,21 @@ def _formats(shardings: Sequence[Any], layouts: Sequence[Any]) -> tuple:
 
 
 def split_subfunctions(
-    args: Sequence[Any], params: Params
-) -> tuple[list[WrappedFun], list[Any]]:
+    args: Sequence[AnyArray], params: Params
+) -> tuple[list[WrappedFun], list[AnyArray]]:
     """Return the functions that a call is bound with, and its operands."""
     if "subfuns" in params:  # JAX >= 0.9.2
         return list(params["subfuns"]), list(args)
-    # Until then, the functions are operands, before all others.
+    # Before, the functions are operands, in front of all others.
     functions = list(it.takewhile(lambda x: isinstance(x, WrappedFun), args))
     return functions, list(args[len(functions) :])
 
 
 def with_rules_in(
     context: Callable[[], contextlib.AbstractContextManager],
-    args: Sequence[Any],
+    args: Sequence[AnyArray],
     params: Params,
-) -> tuple[tuple[Any, ...], Params]:
+) -> tuple[tuple[AnyArray, ...], Params]:
     """Return what to bind so that derivative rules run in a context, whenever they do."""
 
     @linear_util.transformation2
@@ -259,7 +276,7 @@ def with_rules_in(
 
 
 def around_function(
-    fun: Callable | WrappedFun, transform: Callable[..., Any]
+    fun: Callable | WrappedFun, transform: Callable
 ) -> Callable | WrappedFun:
     """Return `transform(fun, *args)` as a function in the form that `fun` has in JAX."""
     if not isinstance(fun, WrappedFun):

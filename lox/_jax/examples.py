@@ -16,7 +16,7 @@ Under nested `vmap`s, the outer one marks what the inner one has made: the array
 marks. So the mark next to an operation is always that of the outermost `vmap`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -28,6 +28,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from lox._jax import patches
+from lox._jax.types import AnyArray
 
 EXAMPLE = "lox_example"
 
@@ -41,7 +42,9 @@ def marked() -> AbstractContextManager:
 
 
 @patches.implements("examples of a vmap")
-def _mark_examples(original: Callable, trace: Any, *args: Any, **kwargs: Any) -> Any:
+def _mark_examples(
+    original: Callable, trace: Any, *args: object, **kwargs: object
+) -> list | jax.Array:
     outs = original(trace, *args, **kwargs)
     if not _marking.value:
         return outs
@@ -50,13 +53,15 @@ def _mark_examples(original: Callable, trace: Any, *args: Any, **kwargs: Any) ->
     return _mark(trace, outs)
 
 
-def _mark(trace: Any, x: Any) -> Any:
+def _mark(trace: Any, x: AnyArray) -> AnyArray:
     """Mark the axis of examples of a value that `trace` has batched."""
     is_batched = isinstance(x, BatchTracer) and x._trace is trace
     if not is_batched or not isinstance(x.batch_dim, int):
         return x
+    # Only floats can be NaN, and only they are asked about.
     if not jax.dtypes.issubdtype(x.dtype, jax.numpy.inexact):
         return x
+    # The mark is for the batched array, so it is bound where the `vmap` binds.
     with _core.set_current_trace(trace.parent_trace):
         value = _example_p.bind(x.val, axis=x.batch_dim)
     return BatchTracer(trace, value, x.batch_dim, x.source_info)
@@ -70,7 +75,9 @@ ad.deflinear2(_example_p, lambda ct, _, axis: [_example_p.bind(ct, axis=axis)])
 jet.deflinear(_example_p)
 
 
-def _batch(args: Any, dims: Any, *, axis: int) -> tuple[Any, int]:
+def _batch(
+    args: Sequence[jax.Array], dims: Sequence[int], *, axis: int
+) -> tuple[jax.Array, int]:
     """Batch a mark: the axis that it names moves if the new one is in front of it."""
     (x,), (dim,) = args, dims
     return _example_p.bind(x, axis=axis + (dim <= axis)), dim

@@ -17,7 +17,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, JaxprEqn, primitives
+from jax.core import AbstractValue
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, primitives
+from jax.typing import ArrayLike
+
+from lox._jax.tracing import RecordEffect
+from lox._jax.types import PyTree
+
+# A primitive of hijax. Its class is private, and had other names before JAX 0.12.
+HiPrim = Any
 
 
 def program_of(eqn: JaxprEqn) -> ClosedJaxpr:
@@ -25,40 +33,42 @@ def program_of(eqn: JaxprEqn) -> ClosedJaxpr:
     if "_prim" not in eqn.params:
         return eqn.params["call_jaxpr"]
     prim = eqn.params["_prim"]
+    # JAX has traced it already, unless some of its arguments are not arrays.
     traced = getattr(prim, "traced", None)
     if traced is not None and len(traced.jaxpr.in_avals) == len(eqn.invars):
         return traced.jaxpr
     return expanded(prim)
 
 
-def expanded(prim: Any) -> ClosedJaxpr:
+def expanded(prim: HiPrim) -> ClosedJaxpr:
     """Return what a primitive does, as a program from flat inputs to flat outputs."""
 
-    def expand(*args: Any) -> list:
+    def expand(*args: ArrayLike) -> list:
         outs = prim.expand(*jax.tree.unflatten(prim.in_tree, args))
         return prim.out_tree.flatten_up_to(outs)
 
     return jax.make_jaxpr(expand)(*prim.in_avals_flat)
 
 
-def with_effect(prim: Any, effect: Any) -> Any:
+def with_effect(prim: HiPrim, effect: RecordEffect) -> HiPrim:
     """Return the same primitive, with one more effect."""
+    # A copy: JAX keeps primitives in its caches, and others may hold the original.
     changed = copy.copy(prim)
     changed.effects = prim.effects | {effect}
     return changed
 
 
-def defines(prim: Any, rule: str) -> bool:
+def defines(prim: HiPrim, rule: str) -> bool:
     """Return whether the author of a primitive wrote this rule for it."""
     *_, base, _ = type(prim).__mro__  # `HiPrim`, which had other names before JAX 0.12
     return getattr(type(prim), rule, None) is not getattr(base, rule, None)
 
 
-def is_checkpoint(prim: Any) -> bool:
+def is_checkpoint(prim: HiPrim) -> bool:
     return type(prim).__name__ == "RematTraced"
 
 
-def bind_checkpoint(prim: Any, args: Sequence[Any]) -> list:
+def bind_checkpoint(prim: HiPrim, args: Sequence[ArrayLike]) -> list:
     """Bind a `checkpoint` of hijax as the primitive that it is without the flag."""
     return primitives.remat_p.bind(
         *args,
@@ -75,8 +85,10 @@ class _ByName:
     def __init__(self, policy: Callable):
         self._policy = policy
 
-    def __call__(self, primitive: Any, *avals: Any, **params: Any) -> Any:
-        prim: Any = params.get("_prim")
+    def __call__(
+        self, primitive: Primitive, *avals: AbstractValue, **params: PyTree
+    ) -> object:
+        prim: HiPrim = params.get("_prim")
         if type(prim).__name__ in ("CheckpointName", "CheckpointNameFwd"):
             return self._policy(primitives.name_p, *avals, name=prim.name)
         return self._policy(primitive, *avals, **params)
@@ -89,15 +101,16 @@ class _ByName:
 
 
 def with_rules_in(
-    context: Callable[[], contextlib.AbstractContextManager], prim: Any
-) -> Any:
+    context: Callable[[], contextlib.AbstractContextManager], prim: HiPrim
+) -> HiPrim:
     """Return the same primitive, whose rules run in a context whenever they run."""
+    # It may be bound several times, by each transformation that it passes through.
     if getattr(prim, "_rules_are_wrapped", False):
         return prim
 
     def in_context(rule: Callable) -> Callable:
         @ft.wraps(rule)
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run(*args: object, **kwargs: object) -> object:
             with context():
                 return rule(*args, **kwargs)
 

@@ -57,4 +57,4 @@ def is_transposing() -> bool:
 def levels_of(eqn: JaxprEqn) -> tuple[Level, ...]:
     """Return the scopes of an equation and the transformations of it, outermost first."""
     stack = eqn.source_info.name_stack.stack
-    return tuple(Level(each.name, isinstance(each, Scope)) for each in stack)
+    return tuple(Level(level.name, isinstance(level, Scope)) for level in stack)

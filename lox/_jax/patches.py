@@ -20,12 +20,15 @@ import dataclasses
 import functools as ft
 import os
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
 import jax._src.api
+from jax.core import AbstractValue
 from jax.extend import source_info_util
+from jax.extend.core import ClosedJaxpr
+from jax.typing import ArrayLike
 
 Version = tuple[int, int, int]
 
@@ -66,7 +69,7 @@ class Patch:
         target = self.target.replace(":", ".")
         return target if self.key is None else f"{target}[{self.key.split(':')[1]}]"
 
-    def locate(self) -> tuple[Any, Any]:
+    def locate(self) -> tuple[object, Any]:
         """Find what holds the function, an object or a registry, and its name in there."""
         if self.key is not None:
             return pkgutil.resolve_name(self.target), pkgutil.resolve_name(self.key)
@@ -85,7 +88,7 @@ class Patch:
 
 def _wrapped(original: Callable | None, wrapper: Callable) -> Callable:
     # A closure and not a `partial`: as an attribute of a class it must become a method.
-    def wrapped(*args: Any, **params: Any) -> Any:
+    def wrapped(*args: object, **params: object) -> object:
         return wrapper(original, *args, **params)
 
     return wrapped if original is None else ft.wraps(original)(wrapped)
@@ -381,12 +384,14 @@ def install() -> None:
 
 
 @implements("effects of custom_vmap")
-def _custom_vmap_effects(original: Callable, *avals: Any, call: Any, **params: Any) -> Any:
+def _custom_vmap_effects(
+    original: Callable, *avals: AbstractValue, call: ClosedJaxpr, **params: object
+) -> tuple[Sequence[AbstractValue], Collection[object]]:
     return call.out_avals, call.effects
 
 
 @implements("sums of literals")
-def _add_literals(original: None, x: Any, y: Any) -> jax.Array:
+def _add_literals(original: None, x: ArrayLike, y: ArrayLike) -> jax.Array:
     return jax.lax.add(x, y)
 
 

@@ -1,4 +1,4 @@
-"""Programs for many devices: meshes, varying axes, one host call per device.
+"""Programs for many devices: how arrays are sharded, and along which axes they vary.
 
 A program can run on many devices in two ways, and both can be around a log at once:
 
@@ -12,139 +12,47 @@ In a `shard_map` with `check_vma=True`, the type of an array says along which ma
 varies from device to device, and JAX insists that both sides of a `cond` or of a loop agree
 on it (`make_varying`). With explicit sharding, the type of an array says how its axes are
 sharded, and arrays that meet in an operation have to agree on that (`shard_like`).
+
+How each device calls the host is in `device_calls.py`.
 """
 
 import contextlib
 import contextvars
 import dataclasses
-import functools as ft
 import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax._src import (
     config as _config,
-    dispatch as _dispatch,
     distributed as _distributed,
 )
 from jax._src.core import get_axis_env, pvary_p
 from jax.core import AbstractValue, ShapedArray
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
-from jax.interpreters.mlir import LoweringRuleContext
 from jax.sharding import PartitionSpec as P
 from jax.typing import ArrayLike, DTypeLike
 
 from lox._jax import patches
 from lox._jax.equations import close
 from lox._jax.tracing import setting, staged_program
+from lox._jax.types import AxisData, PyTree
 
-Device = Any  # `jax.Device` is made at run time
-Specs = Any  # a pytree of `PartitionSpec`s
+Specs = PyTree  # of `PartitionSpec`s
 Shaped = jax.Array | np.ndarray | jax.ShapeDtypeStruct
-
-
-# Lowering a host call ------------------------------------------------------------------
-
-
-def require_devices(primitive: Primitive) -> None:
-    """Let the lowering of `primitive` know the devices that the program will run on."""
-    _dispatch.prim_requires_devices_during_lowering.add(primitive)
-
-
-def partitioned_devices(context: LoweringRuleContext) -> Sequence[Device]:
-    """Return the devices of a partitioned program; none if it is not partitioned."""
-    axes: Any = context.module_context.axis_context
-    is_divided = getattr(axes, "num_devices", 1) != 1
-    return axes.device_assignment if is_divided else ()
-
-
-def devices_of_shard_map(context: LoweringRuleContext) -> Sequence[Device]:
-    """Return the devices that the `shard_map` around an equation may be over."""
-    axes: Any = context.module_context.axis_context
-    if isinstance(axes.mesh, jax.sharding.Mesh):
-        return list(axes.mesh.devices.flat)
-    # The mesh is abstract, and could be over the devices of any process.
-    return jax.devices()
-
-
-def runs_on_one_device(context: LoweringRuleContext) -> bool:
-    """Tell whether the program that is being lowered runs on one device."""
-    axes: Any = context.module_context.axis_context
-    return getattr(axes, "num_devices", 1) == 1 and (
-        not hasattr(axes, "mesh") or axes.mesh.size == 1
-    )
-
-
-def lower_per_device(
-    fun: Callable, context: LoweringRuleContext, *args: Any, sender: int | None = None
-) -> Any:
-    """Lower `fun(number, *args)` so that each device of a partitioned program calls it.
-
-    Args:
-        fun: Takes the number of the device, or None if there is only one, and whole
-            arrays: an array that is spread over the devices is gathered first. The
-            outputs are assumed to be equal on all devices. Nothing checks this, so no
-            device waits for another.
-        context: Of the equation that is being lowered.
-        *args: The inputs of that equation.
-        sender: If given, all devices wait for what this one returns, and take it.
-    """
-    devices = partitioned_devices(context)
-    if not devices:
-        alone = ft.partial(fun, None)
-        return mlir.lower_fun(alone, multiple_results=True)(context, *args)
-    axes: Any = context.module_context.axis_context
-    mesh = _mesh_over(devices, axes.abstract_mesh)
-
-    def numbered(*args):
-        number = jax.lax.axis_index(mesh.axis_names)
-        outs = fun(number, *args)
-        if sender is None:
-            return outs
-        # A sum in which all terms but one are zero hands the one to all devices.
-        sent = [jnp.where(number == sender, x, jnp.zeros_like(x)) for x in outs]
-        return jax.lax.psum(sent, mesh.axis_names)
-
-    # Inputs and outputs are whole on every device: `P()` mentions no axis of the mesh.
-    mapped = jax.shard_map(
-        numbered, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False
-    )
-
-    def on_each_device(*args):
-        # Without the barrier, XLA would gather the program's own array for good.
-        copies = [jax.lax.optimization_barrier(x) for x in args]
-        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
-            return mapped(*copies)
-
-    # The types must not mention their shardings, which are over another mesh.
-    ins, outs = map(_unsharded, (context.avals_in, context.avals_out))
-    context = context.replace(avals_in=ins, avals_out=outs)
-    return mlir.lower_fun(on_each_device, multiple_results=True)(context, *args)
-
-
-def _unsharded(avals: Sequence[Any]) -> list[ShapedArray]:
-    return [ShapedArray(aval.shape, aval.dtype) for aval in avals]
-
-
-def _mesh_over(
-    devices: Sequence[Device], like: jax.sharding.AbstractMesh | None
-) -> jax.sharding.Mesh:
-    """Return a mesh shaped like the program's own, which its shardings agree with."""
-    if like is None or like.size != len(devices):
-        return jax.sharding.Mesh(np.array(devices), ("devices",))
-    sizes = tuple(like.shape.values())
-    return jax.sharding.Mesh(np.array(devices).reshape(sizes), like.axis_names)
 
 
 # Explicit shardings --------------------------------------------------------------------
 
 
-def _explicit_sharding(x: Shaped) -> tuple[Any, list]:
+def _explicit_sharding(
+    x: Shaped,
+) -> tuple[jax.sharding.Mesh | jax.sharding.AbstractMesh | None, list]:
     """Return the mesh of an explicitly sharded array, or None, and how each axis is."""
+    # The sharding is part of the type only where the mesh has explicit axes.
     typed = x if isinstance(x, jax.ShapeDtypeStruct | np.ndarray) else jax.typeof(x)
     sharding: Any = getattr(typed, "sharding", None)
     # A spec may be shorter than the shape: the rest is not sharded.
@@ -179,33 +87,6 @@ def shard_like(x: jax.Array, like: Shaped) -> jax.Array:
     if axes == wanted or mesh is None:
         return x
     return jax.sharding.reshard(x, jax.sharding.NamedSharding(mesh, P(*wanted)))
-
-
-def once_per_device(fun: Callable) -> Callable:
-    """Let a function inside a `shard_map` run once along the axes that are not manual.
-
-    Along those the program is partitioned, and JAX cannot partition a host call. So it is
-    mapped over them, too, and only the first device along each of them calls `fun`. The
-    function takes a token and other arrays, and returns `[token]`.
-    """
-    mesh, manual = jax.sharding.get_abstract_mesh(), manual_axes()
-    axes = [axis for axis in mesh.axis_names if manual and axis not in manual]
-    if not axes:
-        return fun
-
-    def run(indices, token, *args):
-        is_first = sum(index[0] for index in indices) == 0
-        return jax.lax.cond(is_first, lambda: fun(token, *args), lambda: [token])
-
-    # Each device gets its part of these, the number that it has along an axis.
-    indices = [np.arange(mesh.shape[axis], dtype=np.int32) for axis in axes]
-    return lambda *args: jax.shard_map(
-        run,
-        in_specs=([P(axis) for axis in axes], *[P()] * len(args)),
-        out_specs=P(),
-        axis_names=set(axes),
-        check_vma=False,
-    )(indices, *args)
 
 
 # shard_map ----------------------------------------------------------------------------
@@ -246,7 +127,7 @@ class Division:
     spread: bool = False
 
     @property
-    def at(self) -> int:
+    def axis(self) -> int:
         """The position of the axis of devices. -1: there is none."""
         return self.first + len(self.outer) if self.spread else -1
 
@@ -265,6 +146,8 @@ class Division:
     def batch(self, inside: tuple[int, ...], axes: dict[str, int]) -> tuple[int, ...]:
         """Return the sizes of the batch axes outside, given those on one device."""
         n = len(self.outer)
+        # On a mesh (a: 2, b: 4), with 3 examples split over `a`, and 5 inside:
+        #     inside (3, 5)    outside (3 * 2, 4, 5)
         counts = [math.prod(axes[name] for name in names) for names in self.outer]
         outer = [size * k for size, k in zip(inside[:n], counts, strict=True)]
         devices = [math.prod(self.unsplit(axes).values())] if self.spread else []
@@ -297,12 +180,13 @@ def shard_map(fun: Callable, eqn: JaxprEqn, in_specs: Specs, out_specs: Specs) -
     return jax.jit(mapped) if staged_program() is None else mapped
 
 
-def split_around_shard_map(axis: Any) -> tuple[str, ...] | None:
+def split_around_shard_map(axis: AxisData) -> tuple[str, ...] | None:
     """Return the mesh axes that a `vmap` around the innermost `shard_map` is split over.
 
     None: it is not around a `shard_map`. JAX makes another axis of the one that is split,
     which stands for the examples of one device.
     """
+    # An axis that is split is known by its name: JAX has made another object of it.
     for other in _vmaps_around.get():
         if axis is other and not axis.spmd_name:
             return ()
@@ -315,7 +199,9 @@ _vmaps_around = contextvars.ContextVar[tuple]("vmaps_around", default=())
 
 
 @patches.implements("shard_map under vmap")
-def _batch_shard_map(original: Callable, trace: Any, *args: Any, **params: Any) -> Any:
+def _batch_shard_map(
+    original: Callable, trace: Any, *args: object, **params: object
+) -> object:
     is_split = bool(trace.axis_data.spmd_name)
     with (
         setting(_vmaps_around, (*_vmaps_around.get(), trace.axis_data)),
@@ -339,7 +225,9 @@ _may_vary_already = contextvars.ContextVar("may_vary_already", default=False)
 
 
 @patches.implements("pvary under vmap")
-def _vary(bind: Callable, *args: Any, axes: Sequence[str], **params: Any) -> Any:
+def _vary(
+    bind: Callable, *args: ArrayLike, axes: Sequence[str], **params: object
+) -> ArrayLike | list[ArrayLike]:
     if not _may_vary_already.get():
         return bind(*args, axes=axes, **params)
     outs = []
@@ -397,7 +285,7 @@ def varying_axes(x: ArrayLike | AbstractValue) -> frozenset[str]:
     return kind.varying if kind is not None else getattr(aval, "vma", frozenset())
 
 
-def vary_like(aval: Any, x: ArrayLike) -> Any:
+def vary_like(aval: ShapedArray, x: ArrayLike) -> ShapedArray:
     """Return a type that varies along the axes that `x` varies along, too.
 
     The types in a loop that JAX has batched may lack some, see `splitting_examples`.
@@ -444,6 +332,7 @@ def is_first_process(arrays: Sequence[jax.Array]) -> bool:
 
 def agree_on(name: str, value: str) -> str:
     """Return the first value that any of the processes proposed under this name."""
+    # One process alone agrees with itself.
     client = _distributed.global_state.client
     if client is None:
         return value
@@ -452,7 +341,7 @@ def agree_on(name: str, value: str) -> str:
     return client.blocking_key_value_get(name, 10_000)
 
 
-def make_unvarying(x: Any) -> Any:
+def make_unvarying(x: ArrayLike) -> jax.Array:
     """Return a value as one that JAX takes to be the same on all devices."""
     return _unvarying_p.bind(x)
 

@@ -20,7 +20,7 @@ and a `DynamicJaxprTrace` is a program that is being built.
 import contextlib
 import contextvars
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.experimental
@@ -40,11 +40,15 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Va
 from jax.interpreters.partial_eval import DynamicJaxprTracer
 from jax.typing import ArrayLike
 
+from lox._jax.types import AnyArray, DType
+
 # Moved from `jax.experimental` in JAX 0.9.
 _enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64  # pyright: ignore[reportAttributeAccessIssue]
 
+T = TypeVar("T")
+
 # Values of variables: arrays, tracers, PRNG keys, and whatever else JAX may compute with.
-Env = dict[Var, Any]
+Env = dict[Var, AnyArray]
 
 
 class RecordEffect(_DebugEffect):
@@ -99,6 +103,7 @@ def evaluate(jaxpr: Jaxpr, eqns: list[JaxprEqn], outvars: list[Var], env: Env) -
                 invars[atom] = None
         defined.update(eqn.outvars)
     trace = _core.trace_ctx.trace
+    # Equations of hijax are for traces that lower them, so they must be traced again.
     # A flag of the jaxpr answers for most programs, at no cost.
     may_be_high = jaxpr is _empty or jaxpr.is_high
     is_high = may_be_high and any(map(_is_high, eqns))
@@ -122,7 +127,9 @@ def _can_restage(
     return (
         isinstance(trace, DynamicJaxprTrace)
         and not getattr(trace, "requires_low", False)
+        # JAX puts effects in order while it traces.
         and not any(eqn.effects for eqn in eqns)
+        # An argument may have another type than the variable, such as a weak one.
         and all(jax.typeof(env[v]) == v.aval for v in invars)
     )
 
@@ -162,6 +169,7 @@ _empty = jax.make_jaxpr(lambda: ())().jaxpr
 @contextlib.contextmanager
 def context_of(eqn: JaxprEqn) -> Iterator[None]:
     """Give new equations the source line, name stack and settings of `eqn`."""
+    # As for `_restage`: first the scopes of the place where we are, then those of `eqn`.
     info = eqn.source_info
     stack = source_info_util.current_name_stack() + info.name_stack
     with source_info_util.user_context(info.traceback, name_stack=stack), eqn.ctx.manager:
@@ -187,7 +195,7 @@ def user_frames(eqn: JaxprEqn) -> list[Frame]:
     return [Frame(f.file_name, f.start_line, f.function_name) for f in frames]
 
 
-def place() -> Any:
+def place() -> object:
     """Return what stands for the place in the user's code of what is being traced.
 
     It is one object for each equation, even when that is traced again. None: not known.
@@ -197,14 +205,14 @@ def place() -> Any:
 
 def literal_value(literal: Literal) -> ArrayLike:
     """Return the value of a literal in its own dtype, even if that is not enabled now."""
-    dtype: Any = literal.aval.dtype  # pyright: ignore[reportAttributeAccessIssue]
+    dtype: DType = literal.aval.dtype  # pyright: ignore[reportAttributeAccessIssue]
     if jax.dtypes.canonicalize_dtype(dtype) == dtype:
         return np.asarray(literal.val, dtype)
     with _enabled(dtype):
         return jnp.asarray(literal.val, dtype)
 
 
-def _enabled(dtype: Any) -> contextlib.AbstractContextManager:
+def _enabled(dtype: DType) -> contextlib.AbstractContextManager:
     """Enable 64 bits in here if an array of this dtype needs them."""
     is_enabled = jax.dtypes.canonicalize_dtype(dtype) == dtype
     return contextlib.nullcontext() if is_enabled else _enable_x64(True)
@@ -215,7 +223,7 @@ def plain_array(x: ArrayLike) -> ArrayLike:
     return np.asarray(x) if isinstance(x, _CONSTANTS) else x
 
 
-def returned_array(x: Any, aval: AbstractValue) -> Any:
+def returned_array(x: T, aval: AbstractValue) -> T | jax.Array:
     """Return an output of a program as the array that its function would return.
 
     An output that depends on no input may be a constant or a literal, and then it is no
@@ -249,6 +257,11 @@ def is_differentiating() -> bool:
     return type(_core.trace_ctx.trace).__name__ in ("JVPTrace", "LinearizeTrace")
 
 
+def is_eager() -> bool:
+    """Return whether operations are run at once, with no transformation around."""
+    return isinstance(_core.trace_ctx.trace, _core.EvalTrace)
+
+
 def is_staging() -> bool:
     """Return whether operations are only written down now, to be run later."""
     return isinstance(_core.trace_ctx.trace, DynamicJaxprTrace)
@@ -265,13 +278,13 @@ def is_nested() -> bool:
     return program is not None and _innermost_program(program.parent_trace) is not None
 
 
-def _innermost_program(trace: Any) -> DynamicJaxprTrace | None:
+def _innermost_program(trace: Trace | None) -> DynamicJaxprTrace | None:
     while trace is not None and not isinstance(trace, DynamicJaxprTrace):
         trace = getattr(trace, "parent_trace", None)
     return trace
 
 
-def is_current(x: Any) -> bool:
+def is_current(x: object) -> bool:
     """Tell whether `x` belongs to the innermost trace, not to one around it."""
     return isinstance(x, Tracer) and x._trace is _core.trace_ctx.trace
 
@@ -297,7 +310,7 @@ def staged_with(effect: RecordEffect) -> Iterator[tuple[Primitive, Sequence[Trac
 
 
 @contextlib.contextmanager
-def setting(variable: contextvars.ContextVar, value: Any) -> Iterator[None]:
+def setting(variable: contextvars.ContextVar[T], value: T) -> Iterator[None]:
     """Let a variable have a value in here."""
     token = variable.set(value)
     try:

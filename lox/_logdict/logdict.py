@@ -23,20 +23,20 @@ import jax
 import numpy as np
 from jax import export
 
+from lox._jax.types import AnyArray, PyTree
+from lox._logdict.data_frames import to_pandas, to_polars
 from lox._logdict.html import repr_html
 from lox._logdict.numpy import to_numpy
 from lox._logdict.plot import plot
 from lox._logdict.serialize import deserialize, serialize
 from lox._logdict.sharing import share, unshare
 from lox._logdict.slicing import Slice, compact, join
-from lox._logdict.table import to_pandas, to_polars
 from lox._logdict.xarray import to_xarray
 from lox._rows.reduce_rows import reduce_rows
 from lox._rows.reductions import Reduction
 from lox._rows.rows import Rows
-from lox._rows.types import AnyArray, PyTree
 from lox_host.display.values import short
-from lox_host.table import RunLabels
+from lox_host.wide_table import RunLabels
 
 
 class Steps(dict[str, AnyArray]):
@@ -246,6 +246,7 @@ class logdict(dict[str, PyTree]):
         """Return the logs of two functions that run one after the other."""
         if not isinstance(other, logdict):
             return NotImplemented
+        # Keys of both are joined in time, and the others stay as they are.
         first, second = self.rows(), other.rows()
         joined = {k: join(k, first[k], second[k]) for k in first if k in second}
         return logdict.of({**first, **second, **joined})
@@ -297,6 +298,7 @@ class logdict(dict[str, PyTree]):
         self._rows.clear()
 
     def __getattr__(self, name: str) -> Steps:
+        # Only asked for names that are no attribute: any other name may be that of a step.
         names = sorted({step for rows in self._rows.values() for step in rows.steps})
         if name in names:
             return self._step(name)
@@ -347,6 +349,7 @@ class logdict(dict[str, PyTree]):
 
     @classmethod
     def tree_unflatten(cls, form: tuple, children: Iterable[PyTree]) -> "logdict":
+        # Called for each call of a jitted function, so it does as little as it can.
         logs = cls.__new__(cls)
         logs._parts = form, (*children,)
         dict.update(logs, zip(form[0], logs._parts[1], strict=False))  # the last is meta
@@ -395,8 +398,8 @@ def _ndims(value: PyTree) -> list[int]:
 
 def record_of(values: Mapping[str, PyTree], steps: dict[str, Any]) -> logdict:
     """Return what a call of `log` returns: its values, with the same steps for all keys."""
-    each = {name: dict.fromkeys(values, step) for name, step in steps.items()}
-    record = logdict(values, **each)
+    by_key = {name: dict.fromkeys(values, step) for name, step in steps.items()}
+    record = logdict(values, **by_key)
     record._is_record = True
     return record
 

@@ -18,7 +18,7 @@ from jax.core import Tracer
 from lox._rows.rows import Rows, without_keys
 from lox_host.axes import batch_axis_names
 from lox_host.rows import FlatRows
-from lox_host.table import RunLabels, plain
+from lox_host.wide_table import RunLabels, plain
 
 
 class HasRows(Protocol):

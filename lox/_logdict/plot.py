@@ -117,7 +117,7 @@ def _drawn(
     for name in names:
         drawn += heat_maps_of(rows[name], x)
         # Values that no bin has are worth a curve only if there are any.
-        unbinned = {f"{own}/nonfinite" for own in histogram_names(rows[name])}
+        unbinned = {f"{h}/nonfinite" for h in histogram_names(rows[name])}
         drawn += [
             curve
             for curve in curves_of(rows[name], x)

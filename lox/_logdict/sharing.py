@@ -16,7 +16,7 @@ whatever is in it. So they have the same structure if they have the same keys an
 
 from collections.abc import Sequence
 
-from lox._rows.types import PyTree
+from lox._jax.types import PyTree
 
 # The steps, the mask, the masks of steps, and the count of a key, see `Rows.arrays`.
 Arrays = tuple[PyTree, ...]

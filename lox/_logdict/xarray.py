@@ -11,7 +11,7 @@ import numpy as np
 from lox._logdict.numpy import HasRows, axis_names, leaves, to_numpy
 from lox._rows.rows import Rows
 from lox_host.extras import import_extra
-from lox_host.table import check_names, filled, plain
+from lox_host.wide_table import check_names, filled, plain
 
 if TYPE_CHECKING:
     import xarray

@@ -32,10 +32,11 @@ import jax
 import jax.numpy as jnp
 
 from lox._jax import sharding
+from lox._jax.types import AnyArray, PyTree
 from lox._rows.histogram import check_value
 from lox._rows.reductions import Reduction
 from lox._rows.rows import Branch, Rows, Where, static, static_names
-from lox._rows.types import AnyArray, PyTree, RowForm, Shape, Splits
+from lox._rows.types import RowForm, Shape, Splits
 
 Path = tuple[Branch, ...]
 
@@ -72,7 +73,7 @@ class Accumulator:
     paths: tuple[Path, ...] = static(default=())
     where: Where = static(default=Where())
 
-    # To be treated like a single row.
+    # To be treated like a single row by `align` and `merge`.
     time = False
     length = 1
 
@@ -98,7 +99,7 @@ class Accumulator:
         # The arrays of a row are flat, (a.x, a.y, b) for keys a and b: cut them by key.
         trees = treedef.children()
 
-        def of_chosen(leaves: Sequence[Any]) -> list:
+        def of_chosen(leaves: Sequence[PyTree]) -> list[PyTree]:
             values = treedef.unflatten(leaves)
             return [x for i in chosen for x in trees[i].flatten_up_to(values[i])]
 
@@ -159,6 +160,7 @@ def empty(form: Accumulator) -> Accumulator:
     value = jax.tree.map(sharding.shard_like, value, form.value)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (form.steps, form.masks))
     steps, masks = zeros
+    # No example has logged, so their steps mean nothing.
     valid = jnp.zeros(form.batch, bool)
     return form.replace(value=value, steps=steps, masks=masks, valid=valid)
 
@@ -170,6 +172,7 @@ def add(earlier: Accumulator, later: Accumulator) -> Accumulator:
     takes_last_steps = earlier.reduction.steps == "last"
     if earlier.valid is None or later.valid is None:  # by their form, both are or none is
         return (later if takes_last_steps else earlier).replace(value=value)
+    # Each example has the steps of its own first or last row, if it has logged any.
     takes_later = later.valid if takes_last_steps else later.valid & ~earlier.valid
     steps, masks = where_valid(
         takes_later, (later.steps, later.masks), (earlier.steps, earlier.masks)
@@ -230,6 +233,7 @@ def _inside(paths: Sequence[Path], cond: int, index: int) -> list[Path]:
 
 def _over_batch(fun: Callable, ndim: int) -> Callable:
     """Vectorize a function of a reduction, which knows nothing of batch axes."""
+    # One `vmap` per batch axis: lift (...) -> acc  becomes  (*batch, ...) -> (*batch, acc)
     for _ in range(ndim):
         fun = jax.vmap(fun)
     return fun
@@ -238,7 +242,7 @@ def _over_batch(fun: Callable, ndim: int) -> Callable:
 def where_valid(valid: jax.Array, a: PyTree, b: PyTree) -> PyTree:
     """Choose between the arrays of two pytrees, with axes `*batch, ...`."""
 
-    def choose(x, y):
+    def choose(x: jax.Array, y: jax.Array) -> jax.Array:
         # (*batch) -> (*batch, 1, ...)
         shape = valid.shape + (1,) * (x.ndim - valid.ndim)
         return jnp.where(valid.reshape(shape), x, y)

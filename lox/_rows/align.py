@@ -37,13 +37,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from lox._jax import sharding
+from lox._jax.types import DType, PyTree
 from lox._rows.accumulator import Accumulator, Entry, empty, where_valid
 from lox._rows.rows import Rows, counted
-from lox._rows.types import Keys, PyTree, Shape
+from lox._rows.types import Keys, Shape
 from lox_host.axes import embedding
 
 E = TypeVar("E", Rows, Accumulator)
-DType = Any  # extended dtypes, those of PRNG keys, are no `np.dtype`
 FrontAxes = tuple[Shape, Shape]  # ([length],) and the batch axes
 
 
@@ -62,7 +62,7 @@ def common_form(keys: Keys, entries: Sequence[E], *, time: bool = False) -> E:
     has_time = time or any(entry.time for entry in entries)
     length = (max(entry.length for entry in entries),) if has_time else ()
     axes = length, widest.batch
-    # A step that any entry has is there, and one that only some have gets a mask.
+    # A step that any entry has is in the form, and one that only some have gets a mask.
     steps = {}
     for name in dict.fromkeys(name for entry in entries for name in entry.steps):
         having = [entry for entry in entries if name in entry.steps]
@@ -79,7 +79,8 @@ def common_form(keys: Keys, entries: Sequence[E], *, time: bool = False) -> E:
         outer=widest.outer,
         tags=tuple(dict.fromkeys(tag for entry in entries for tag in entry.tags)),
     )
-    # The value, and what only one of the two kinds has.
+    # The value, and what only one of the two kinds has. There is no TypeVar that says that
+    # `entries` and `special` are of the same kind.
     special = _of_rows if isinstance(form, Rows) else _of_accumulators
     return form.replace(**special(entries, widest, axes))  # pyright: ignore[reportArgumentType]
 
@@ -114,12 +115,13 @@ def _of_accumulators(
     if any(entry.row != row for entry in entries):
         # The reduction decides in which dtypes it accumulates rows of the promoted dtype.
         treedef, leaves = row
-        columns = zip(*(entry.row[1] for entry in entries), strict=True)
-        common = [promoted(leaf.dtype for leaf in column) for column in columns]
-        pairs = zip(leaves, common, strict=True)
-        leaves = tuple(jax.ShapeDtypeStruct(x.shape, dtype) for x, dtype in pairs)
-        made = [jax.eval_shape(widest.reduction.empty, leaf) for leaf in leaves]
-        row, dtypes = (treedef, leaves), jax.tree.map(lambda x: x.dtype, made)
+        promoted_leaves = []
+        for i, leaf in enumerate(leaves):
+            dtype = promoted(entry.row[1][i].dtype for entry in entries)
+            promoted_leaves.append(jax.ShapeDtypeStruct(leaf.shape, dtype))
+        row = treedef, tuple(promoted_leaves)
+        made = [jax.eval_shape(widest.reduction.empty, leaf) for leaf in promoted_leaves]
+        dtypes = jax.tree.map(lambda x: x.dtype, made)
 
     def common_array(x: jax.Array, dtype: DType) -> jax.ShapeDtypeStruct:
         return _abstract(x, widest, axes, dtype)
@@ -136,6 +138,7 @@ def _abstract(
     """
     length, batch = axes
     # Axes that JAX has sharded stay sharded, those that are new are on all devices.
+    # For `like`: time is new, batch axes are the same or new, the axes of a row the same.
     n = entry.time + len(entry.batch)
     is_whole = entry.batch == batch
     same = [i + entry.time if is_whole else None for i in range(len(batch))]
@@ -169,6 +172,7 @@ def align(entry: E | None, form: E, length: int | None = None) -> E:
         entry = entry.map(lambda x: lax.expand_dims(x, (0,)), time=True)
 
     def fill(x: jax.Array, value: bool | int) -> jax.Array:
+        # An array of the form, with as many rows as the entry has.
         return jnp.full(_resized(x, form, entry.length), value, x.dtype)
 
     # Whatever the entry lacks is filled in. It has all of its rows, and its own steps.
@@ -247,6 +251,7 @@ def per_example(entry: E, size: int) -> E:
 
     What has no such axis is the same for all examples, and is repeated.
     """
+    # ([time,] size, *inner, ...) -> (size, [time,] *inner, ...)
     if entry.batch[:1] != (size,):
         return entry.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)))
     moved = entry.map(lambda x: jnp.moveaxis(x, int(entry.time), 0))
@@ -357,7 +362,7 @@ def _difference(what: str, one: PyTree, two: PyTree) -> str | None:
 def _described(tree: PyTree) -> str:
     """Describe the form of a row, such as `float32[3]`."""
 
-    def leaf(x):
+    def leaf(x: jax.ShapeDtypeStruct) -> str:
         return f"{x.dtype}[{','.join(map(str, x.shape))}]"
 
     leaves, treedef = jax.tree.flatten(jax.tree.map(leaf, tree))

@@ -36,11 +36,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from lox._jax.types import AnyArray, PyTree
 from lox._rows.accumulator import Accumulator, Entry
 from lox._rows.align import align
 from lox._rows.merge import alternatives, merge
 from lox._rows.rows import Rows
-from lox._rows.types import AnyArray, Keys, PyTree
+from lox._rows.types import Keys
 
 Groups = Mapping[Keys, Entry]
 
@@ -112,7 +113,7 @@ class Collected:
     @classmethod
     def joined(cls, parts: Sequence["Collected"]) -> "Collected":
         """Return what parts of a program have logged that run one after the other."""
-        # Nearly always, so this is worth it.
+        # Nearly always there is one part, and nothing to look up or to merge.
         if len(parts) == 1:
             return parts[0]
         groups = {
@@ -216,6 +217,8 @@ def grouped_rows(rows: Mapping[str, Rows]) -> dict[Keys, Rows]:
     """Undo `rows_by_key`: put keys together that share their steps and masks."""
     together: dict[tuple, list[str]] = {}
     for key, key_rows in rows.items():
+        # By identity: equal values would not show that one call of `log` has logged both,
+        # and a tracer cannot be compared.
         ids = tuple(id(x) if jax.tree.leaves(x) else None for x in key_rows.arrays())
         # Nothing tells that keys without any of these have the same rows.
         alone = key if ids == (None,) * len(ids) else ""
@@ -243,20 +246,20 @@ def _in_common(
     For parts with the groups {(a, b, c)} and {(a, b)}: (a, b) of both parts, and (c,) of
     the first.
     """
-    # In which parts each key is, and in which of their groups.
+    # In which parts each key is, and in which of their groups:
+    #     {"a": [(0, (a, b, c)), (1, (a, b))], "b": the same, "c": [(0, (a, b, c))]}
     found: dict[str, list[tuple[int, Keys]]] = {}
     for i, part in enumerate(parts):
         for key in part.order:
             found.setdefault(key, []).append((i, part._group_of[key]))
+    # Keys with the same history stay together: they were in one group wherever they were.
     together: dict[tuple[tuple[int, Keys], ...], list[str]] = {}
-    for key, places in found.items():
-        together.setdefault(tuple(places), []).append(key)
-    for places, names in together.items():
+    for key, history in found.items():
+        together.setdefault(tuple(history), []).append(key)
+    for history, names in together.items():
         keys = tuple(names)
-        yield (
-            keys,
-            [(i, _select(parts[i].groups[group], group, keys)) for i, group in places],
-        )
+        entries = [(i, _select(parts[i].groups[g], g, keys)) for i, g in history]
+        yield keys, entries
 
 
 def _select(entry: Entry, group: Keys, keys: Keys) -> Entry:

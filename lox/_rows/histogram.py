@@ -16,16 +16,19 @@ array, and one that is sharded over devices is reduced where it is.
 
 import dataclasses
 import functools as ft
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
+from lox._jax.types import AnyArray, DType, PyTree
 from lox._rows.reductions import Reduction, add_named
 
 # Fixed edges, or how to find them.
-Edges = Literal["data", "symlog"] | Any
+Edges = Literal["data", "symlog"] | Sequence[float] | ArrayLike
 
 
 @jax.tree_util.register_dataclass
@@ -42,9 +45,9 @@ class Histogram:
         nonfinite: The number of NaNs and infinities.
     """
 
-    counts: Any
-    edges: Any
-    nonfinite: Any
+    counts: AnyArray
+    edges: AnyArray
+    nonfinite: AnyArray
 
     def merged(self) -> "Histogram":
         """Add up histograms with the same edges: of all rows, examples or devices.
@@ -56,6 +59,7 @@ class Histogram:
             >>> print(logs["h"].counts.shape, logs["h"].merged().counts)
             (3, 2) [1 2]
         """
+        # (..., bins + 1) -> (histograms, bins + 1)
         edges = np.asarray(self.edges)
         flat = edges.reshape(-1, edges.shape[-1])
         if (flat != flat[:1]).any():
@@ -92,7 +96,7 @@ class Histogram:
         return _reduction(tuple(_fixed_edges(bins, edges).tolist()))
 
 
-def histogram(x: Any, bins: int = 64, *, edges: Edges = "data") -> Histogram:
+def histogram(x: AnyArray, bins: int = 64, *, edges: Edges = "data") -> Histogram:
     """Count the values of an array, on the device, to log them.
 
     Args:
@@ -119,7 +123,7 @@ def histogram(x: Any, bins: int = 64, *, edges: Edges = "data") -> Histogram:
     return _count(values, jnp.asarray(_fixed_edges(bins, edges), values.dtype))
 
 
-def _real(x: Any) -> jax.Array:
+def _real(x: AnyArray) -> jax.Array:
     """Return the values as floats in which small differences count."""
     array = jnp.asarray(x)
     _check_dtype(array.dtype)
@@ -127,14 +131,14 @@ def _real(x: Any) -> jax.Array:
     return array if wide else array.astype(jnp.float32)
 
 
-def _check_dtype(dtype: Any) -> None:
+def _check_dtype(dtype: DType) -> None:
     """Raise if values of a dtype cannot be ordered. For `Reduction.dtype`."""
     real = jnp.issubdtype(dtype, jnp.number) or dtype == jnp.bool_
     if not real or jnp.issubdtype(dtype, jnp.complexfloating):
         raise TypeError(f"histograms count real numbers, not {dtype}")
 
 
-def check_value(value: Any, reduction: Reduction) -> None:
+def check_value(value: PyTree, reduction: Reduction) -> None:
     """Raise if a reduction to a histogram would count the counts of another one."""
     is_histogram = lambda x: isinstance(x, Histogram)  # noqa: E731
     leaves = jax.tree.leaves(value, is_leaf=is_histogram)
@@ -189,6 +193,7 @@ def _of_data(x: jax.Array, bins: int) -> Histogram:
     space = jnp.where(low == high, jnp.maximum(0.5, jnp.abs(low) / 1024), 0)
     largest = jnp.finfo(x.dtype).max
     low, high = jnp.maximum(low - space, -largest), jnp.minimum(high + space, largest)
+    # (bins + 1,): how far each edge is from the lowest to the highest
     share = jnp.linspace(0, 1, bins + 1, dtype=x.dtype)
     # Not `low + share * (high - low)`: the difference may be too large.
     return _count(x, low * (1 - share) + high * share)
@@ -226,9 +231,11 @@ def _reduction(edges: tuple[float, ...]) -> Reduction:
     def combine(a: tuple, b: tuple) -> tuple:
         """Add numbers of 64 bits, each in two parts: a long run counts beyond 32."""
         low = a[0] + b[0]
+        # If the sum is smaller than a term, it has wrapped around: carry one.
         return low, a[1] + b[1] + (low < a[0]).astype(jnp.uint32)
 
     def finish(total: tuple) -> Histogram:
+        # A float32 rounds counts beyond 2**24, but never wraps around as a uint32 would.
         low, high = (part.astype(jnp.float32) for part in total)
         counts = high * 2.0**32 + low
         return Histogram(counts[:-1], jnp.asarray(edges, jnp.float32), counts[-1])

@@ -29,12 +29,12 @@ ring, so that it is written in place.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from lox._jax import sharding
+from lox._jax.types import PyTreeDef
 from lox._rows.accumulator import Accumulator, Entry, empty
 from lox._rows.align import align, common_form, masked
 from lox._rows.collected import Collected, Threaded
@@ -83,6 +83,7 @@ class Gathering:
             keys: push(ring, align(rows.pop(keys), self._row(keys)))
             for keys, ring in rings.items()
         }
+        # `rows.pop` above has left what needs no ring, to be stacked by a `scan`.
         left = {key for keys in rows for key in keys}
         rest = Collected(rows, tuple(key for key in logs.order if key in left))
         return _for_each_device((logs.threaded, totals, rings)), rest
@@ -104,17 +105,19 @@ class Gathering:
         """
         threaded, totals, rings = state
         gathered: dict[Keys, Entry] = dict(rows.groups)
-        for keys, each in self.logs.accumulators.items():
+        for keys, of_one in self.logs.accumulators.items():
             total = totals[keys]
+            # A loop that surely runs logs what each of its iterations surely logs.
             gathered[keys] = total.replace(
-                valid=None if length and each.valid is None else total.valid,
-                paths=each.paths if length else (),
+                valid=None if length and of_one.valid is None else total.valid,
+                paths=of_one.paths if length else (),
             )
         for keys, ring in rings.items():
             row = self._row(keys)
             if length is None:
                 gathered[keys] = kept_rows(ring, row, self.capacities[keys] * self.every)
             else:
+                # Of a known number of rows, the ring keeps all that an interval leaves.
                 count = None if row.count is None else count_of(ring, row)
                 kept = ordered(ring, row)
                 gathered[keys] = kept.replace(count=count, bound=row.bound * length)
@@ -126,8 +129,9 @@ class Gathering:
 
     def _totals(self) -> dict[Keys, Accumulator]:
         """Return the forms of the accumulators."""
-        each = self.logs.accumulators.items()
-        return {keys: masked(common_form(keys, [total])) for keys, total in each}
+        # Masked, since before the first iteration there is no row.
+        totals = self.logs.accumulators.items()
+        return {keys: masked(common_form(keys, [total])) for keys, total in totals}
 
     def _row(self, keys: Keys) -> Rows:
         """Return the form of the rows of one iteration."""
@@ -142,6 +146,7 @@ def kept_rows(ring: Ring, row: Rows, bound: int) -> Rows:
 
 def choose(condition: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
     """Choose by a condition that has the first axes of the arrays."""
+    # (*first) -> (*first, 1, ...)
     inner = range(condition.ndim, new.ndim)
     return jnp.where(jnp.expand_dims(condition, inner), new, old)
 
@@ -155,14 +160,15 @@ def _for_each_device(state: State) -> State:
 class RingForm:
     """The form of one row: its structure, and the forms of its arrays."""
 
-    tree: Any
+    tree: PyTreeDef
     leaves: tuple[jax.ShapeDtypeStruct, ...]
 
     @classmethod
     def of(cls, keys: Keys, rows: Rows) -> "RingForm":
         """Return the form of one of some rows."""
 
-        def one(x):
+        def one(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+            # (n, *batch, ...) -> (1, *batch, ...)
             return jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype)
 
         row = common_form(keys, [rows], time=True).map(one)
@@ -203,10 +209,11 @@ class Buffer:
         """Return the buffer with more rows of some keys."""
         assert set(logs.order) <= set(self.order)
         rings = []
-        for ring, keys, own in zip(self.rings, self.groups, self.forms, strict=True):
+        for ring, keys, form in zip(self.rings, self.groups, self.forms, strict=True):
             rows = logs.get(keys)
+            # Rings of other keys are passed through untouched.
             if isinstance(rows, Rows):
-                ring = push(ring, align(rows, own.row(), rows.length))
+                ring = push(ring, align(rows, form.row(), rows.length))
             rings.append(ring)
         return dataclasses.replace(self, rings=rings)
 
@@ -224,15 +231,18 @@ class Buffer:
 
     def waiting(self) -> Collected:
         """Return all rows that are there, if none has been overwritten."""
-        each = zip(self.groups, self.rings, self.forms, strict=True)
-        groups = {keys: in_ring(ring, form.row()) for keys, ring, form in each}
+        groups = {}
+        for keys, ring, form in zip(self.groups, self.rings, self.forms, strict=True):
+            groups[keys] = in_ring(ring, form.row())
         return Collected(groups, self.order)
 
     def kept(self, every: int) -> dict[Keys, Rows]:
         """Return the last rows of each ring, one of `every` that were logged."""
-        each = zip(self.groups, self.rings, self.forms, strict=True)
         bound = self.capacity * every
-        return {keys: kept_rows(ring, form.row(), bound) for keys, ring, form in each}
+        kept = {}
+        for keys, ring, form in zip(self.groups, self.rings, self.forms, strict=True):
+            kept[keys] = kept_rows(ring, form.row(), bound)
+        return kept
 
 
 def shortened(key: str, rows: Rows, capacity: int) -> Rows:

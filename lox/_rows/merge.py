@@ -37,10 +37,11 @@ import numpy as np
 from jax import lax
 
 from lox._jax import sharding
+from lox._jax.types import AnyArray
 from lox._rows.accumulator import Accumulator, Entry, add, covers
 from lox._rows.align import align, common_form, masked, nothing
 from lox._rows.rows import Branch, Rows
-from lox._rows.types import AnyArray, Keys
+from lox._rows.types import Keys
 
 
 def merge(keys: Keys, entries: Sequence[Entry]) -> Entry:
@@ -79,11 +80,13 @@ def alternatives(keys: Keys, entries: Sequence[Entry | None]) -> Entry:
 
 def concatenate(keys: Keys, parts: Sequence[Rows]) -> Rows:
     """Join rows in time."""
-    # Most rows have the same form, and are joined as they are.
     bound = sum(part.bound for part in parts)
+    # Most rows have the same form, and are joined as they are: aligning them would only add
+    # equations to the program that do nothing.
     if len({_signature(part) for part in parts}) > 1:
         form = common_form(keys, parts, time=True)
         parts = [align(part, form, part.length) for part in parts]
+    # (n, *batch, ...), (m, *batch, ...) -> (n + m, *batch, ...); single rows are stacked
     join = lax.concatenate if parts[0].time else _stack
     counts = [part.count for part in parts if part.count is not None]
 
@@ -92,6 +95,7 @@ def concatenate(keys: Keys, parts: Sequence[Rows]) -> Rows:
         return join([xs[0], *(sharding.shard_like(x, xs[0]) for x in xs[1:])], 0)
 
     rows = jax.tree.map(joined, *(part.replace(count=None) for part in parts))
+    # After aligning, either all parts have a count or none has.
     count = sum(counts[1:], counts[0]) if counts else None
     return rows.replace(time=True, count=count, bound=bound)
 
@@ -132,6 +136,7 @@ def _by_kind(
 
 def _signature(rows: Rows) -> tuple:
     """Return what rows must agree in to be joined as they are."""
+    # All but the number of rows: the structure has the static fields, such as `batch`.
     leaves, treedef = jax.tree.flatten(rows)
     return treedef, *((np.shape(x)[rows.time :], x.dtype) for x in leaves)
 
@@ -191,6 +196,8 @@ def _fold(keys: Keys, parts: Sequence[Rows], depth: int) -> Rows:
     if len(parts[0].path) == depth:
         return concatenate(keys, parts) if len(parts) > 1 else parts[0]
     count = parts[0].path[depth].count
+    # First join what each branch has logged. What `_by_cond` put into this group is in the
+    # order of the branches, so those of one branch are next to each other.
     by_index = {
         index: _merge(keys, list(group), depth + 1)
         for index, group in it.groupby(parts, lambda part: part.path[depth].index)
@@ -210,6 +217,8 @@ def _fold(keys: Keys, parts: Sequence[Rows], depth: int) -> Rows:
     for branch in branches:
         if branch is not None:
             rows = _select(align(branch, form), rows)
+    # Then no row is masked, and the mask would only cost. Inside another vmapped `cond` it
+    # still says which examples got here; thinned rows are masked for another reason.
     is_complete = exact and not prefix and not rows.altered
     return rows.replace(valid=None) if is_complete else rows
 

@@ -1,13 +1,27 @@
-"""Reductions: how the rows of a key become one value while the program runs."""
+"""Reductions: how the rows of a key become one value while the program runs.
+
+A reduction is a monoid: an associative `combine` with a neutral element `empty`. This is
+all that loops, branches and devices need. A loop carries `empty` and combines in each
+iteration; the rows of two parts of a program, or of several devices, are combined in the
+order of the program; an example that has not logged brings the neutral element.
+
+Sums are compensated. A mean over a million rows in float32 would otherwise lose the digits
+that the total has no room for. So a total is a pair of a large and a small part, which are
+never rounded together (Knuth's two-sum):
+
+    high    16777216.0       a float32 has 24 bits: 16777216 + 1 is 16777216 again
+    low            1.0       what was lost comes back in the end
+"""
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lox._jax.types import DType, PyTree
 from lox._rows.side_by_side import SideBySide
 
 
@@ -47,17 +61,23 @@ class Reduction:
         {'x': 24.0}
     """
 
-    empty: Callable[[jax.Array], Any]
-    lift: Callable[[jax.Array], Any]
-    combine: Callable[[Any, Any], Any]
-    finish: Callable[[Any], Any]
-    devices: bool | Callable[[Any], Any] = dataclasses.field(default=False, kw_only=True)
+    empty: Callable[[jax.Array], PyTree]
+    lift: Callable[[jax.Array], PyTree]
+    combine: Callable[[PyTree, PyTree], PyTree]
+    finish: Callable[[PyTree], PyTree]
+    devices: bool | Callable[[PyTree], PyTree] = dataclasses.field(
+        default=False, kw_only=True
+    )
     steps: Literal["first", "last"] = dataclasses.field(default="last", kw_only=True)
     name: str = dataclasses.field(default="a `lox.Reduction`", kw_only=True)
-    dtype: Callable[[Any], Any] | None = dataclasses.field(default=None, kw_only=True)
+    dtype: Callable[[DType], DType | None] | None = dataclasses.field(
+        default=None, kw_only=True
+    )
 
     @classmethod
-    def named(cls, name: str, *, devices: bool | Callable[[Any], Any] = False):
+    def named(
+        cls, name: str, *, devices: bool | Callable[[PyTree], PyTree] = False
+    ) -> "Reduction":
         """The reduction that a name such as `"mean"` stands for, over devices as well.
 
         Example:
@@ -70,12 +90,16 @@ class Reduction:
             raise ValueError(f"{name!r} keeps every row: there is nothing to combine.")
         return dataclasses.replace(reduction, devices=devices)
 
-    def result(self, dtype: Any) -> Any:
+    def result(self, dtype: DType) -> DType | None:
         """The dtype of the value of rows of a dtype. None: what `finish` makes of it."""
         return None if self.dtype is None else self.dtype(dtype)
 
 
-def reduction_named(given: Any) -> Reduction | None:
+ReductionLike = Reduction | SideBySide | str | None
+"""How a user or a call of `log` asks for a reduction. None: keep every row."""
+
+
+def reduction_named(given: object) -> Reduction | None:
     """Return the reduction that `given` asks for. None: keep every row."""
     if given is None or isinstance(given, Reduction):
         return given
@@ -94,19 +118,19 @@ def add_named(name: str, reduction: Reduction) -> None:
     _named[name] = reduction
 
 
-def _number(dtype: Any) -> Any:
+def _number(dtype: DType) -> DType:
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise TypeError("PRNG keys are not numbers")
     return dtype
 
 
-def _ordered(dtype: Any) -> Any:
+def _ordered(dtype: DType) -> DType:
     if jnp.issubdtype(_number(dtype), jnp.complexfloating):
         raise TypeError("complex values have no order")
     return dtype
 
 
-def _wide(dtype: Any) -> Any:
+def _wide(dtype: DType) -> DType:
     """Return the dtype in which rows of a dtype are added up."""
     for kind, least in (
         (jnp.bool_, jnp.int32),
@@ -119,21 +143,21 @@ def _wide(dtype: Any) -> Any:
     return jnp.dtype(dtype)
 
 
-def _real(dtype: Any) -> Any:
+def _real(dtype: DType) -> DType:
     """Return the dtype in which rows of a dtype are averaged."""
     wide = _wide(dtype)
     return wide if jnp.issubdtype(wide, jnp.inexact) else jnp.dtype(jnp.float32)
 
 
-def _sum_dtype(dtype: Any) -> Any:
+def _sum_dtype(dtype: DType) -> DType:
     return dtype if jnp.issubdtype(_number(dtype), jnp.inexact) else _wide(dtype)
 
 
-def _mean_dtype(dtype: Any) -> Any:
+def _mean_dtype(dtype: DType) -> DType:
     return dtype if jnp.issubdtype(_number(dtype), jnp.inexact) else _real(dtype)
 
 
-def _spread_dtype(dtype: Any) -> Any:
+def _spread_dtype(dtype: DType) -> DType:
     return jnp.finfo(_mean_dtype(dtype)).dtype
 
 
@@ -141,10 +165,12 @@ def _plus(total: tuple, x: tuple) -> tuple:
     """Add two sums, each a large part and a small one that it has no room for."""
     (high, low), (other, more) = total, x
     new = high + other
+    # `back` is what arrived of `other`. Both brackets are what rounding took away, exactly.
     back = new - high
     small = ((high - (new - back)) + (other - back)) + (low + more)
     # What is not finite has no rest.
     small = jnp.where(jnp.isfinite(new), small, jnp.zeros_like(small))
+    # Small parts add up, too: hand over what the large part has room for now.
     high = new + small
     return high, jnp.where(jnp.isfinite(new), small - (high - new), small)
 
@@ -197,12 +223,17 @@ def _spread(name: str, finish: Callable) -> Reduction:
         return jnp.ones((), jnp.int32), _exactly(row.astype(_real(row.dtype))), squares
 
     def combine(a, b):
+        # a, b: the count, the mean, and the sum of squared distances from the mean
+        #     mean    = mean_a + delta * n_b / n
+        #     squares = squares_a + squares_b + delta**2 * n_a * n_b / n
         count = a[0] + b[0]
         real = a[2][0].dtype
         share = _divided(b[0].astype(real), count)
         delta = (b[1][0] - a[1][0]) + (b[1][1] - a[1][1])
+        # Without rows in `a`, its mean is 0, and the new mean is that of `b`.
         delta = jnp.where((a[0] > 0) & (b[0] > 0), delta, _sole(a, b))
         mean = _plus(a[1], _exactly(delta * share.astype(delta.dtype)))
+        # The variance of complex numbers is that of their distances from the mean.
         square = jnp.square(delta.real) + jnp.square(delta.imag)
         more = square * share * a[0].astype(real)
         # Two infinities have no difference. This is NaN, but 0 where all is finite: a NaN
@@ -253,7 +284,7 @@ def _extreme(name: str, choose: Callable, start: Callable) -> Reduction:
     )
 
 
-def _largest(dtype: Any) -> Any:
+def _largest(dtype: DType) -> float | np.floating:
     """Return infinity, or the largest number of a small float that has none."""
     if dtype == jnp.bool_:
         return True
@@ -262,7 +293,7 @@ def _largest(dtype: Any) -> Any:
     return np.inf if _has_infinity(dtype) else jnp.finfo(dtype).max
 
 
-def _smallest(dtype: Any) -> Any:
+def _smallest(dtype: DType) -> float | np.floating:
     if dtype == jnp.bool_:
         return False
     if not jnp.issubdtype(dtype, jnp.inexact):
@@ -271,7 +302,7 @@ def _smallest(dtype: Any) -> Any:
     return -np.inf if _has_infinity(dtype) else jnp.finfo(dtype).min
 
 
-def _has_infinity(dtype: Any) -> bool:
+def _has_infinity(dtype: DType) -> bool:
     return bool(np.isinf(np.asarray(np.inf).astype(dtype)))
 
 

@@ -38,7 +38,8 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from lox._jax import tracing
-from lox._rows.types import AnyArray, PyTree, RowForm, Shape, Splits
+from lox._jax.types import AnyArray, PyTree
+from lox._rows.types import RowForm, Shape, Splits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +138,7 @@ class Rows:
     @property
     def row(self) -> RowForm:
         """The form of one row. There must be no leading axes."""
-        # ([time,] *batch, ...) -> (...)
+        # ([time,] *batch, ...) -> (...). Leading axes would have to be told from these.
         n = self.time + len(self.batch)
         leaves, treedef = jax.tree.flatten(self.value)
         return treedef, tuple(jax.ShapeDtypeStruct(x.shape[n:], x.dtype) for x in leaves)
@@ -160,7 +161,7 @@ class Rows:
         axes = self.leading + self.time + len(self.batch)
         shape = jnp.shape(jax.tree.leaves(self.value)[0])[:axes]
 
-        def repeat(step):
+        def repeat(step: AnyArray) -> AnyArray:
             # What is on the host stays there.
             broadcast = jnp.broadcast_to if isinstance(step, jax.Array) else np.broadcast_to
             return broadcast(step, (*shape, *jnp.shape(step))) if shape else step
@@ -189,6 +190,7 @@ def counted(rows: Rows) -> jax.Array:
         return rows.count
     if rows.valid is None:
         return jnp.full(rows.batch, rows.length, jnp.int32)
+    # ([time,] *batch) -> (*batch)
     valid = rows.valid.astype(jnp.int32)
     return valid.sum(0, dtype=jnp.int32) if rows.time else valid
 

@@ -12,7 +12,7 @@ known only when all of them are:
 import collections
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -27,6 +27,13 @@ class SideBySide:
     name: str
 
 
+class Named(Protocol):
+    """Anything with a name: a `SideBySide` or a `Reduction`."""
+
+    @property
+    def name(self) -> str: ...
+
+
 class _Key(str):
     """A key and the name of its reduction; messages show the key alone."""
 
@@ -34,7 +41,7 @@ class _Key(str):
         return repr(split_entry_key(self)[0])
 
 
-def entry_key(key: str, reduce: Any) -> str:
+def entry_key(key: str, reduce: str | Named | None) -> str:
     """Return what a key is collected under if it may have several reductions."""
     if reduce is None:
         reduce = "append"
@@ -50,6 +57,7 @@ def split_entry_key(key: str) -> tuple[str, str]:
 
 def name_entries(entries: Mapping[str, T]) -> dict[str, T]:
     """Return the entries by key, those that share it with others as `key/reduction`."""
+    # How many reductions each key has. One alone needs no suffix.
     number_of = collections.Counter(split_entry_key(entry)[0] for entry in entries)
     named: dict[str, T] = {}
     for entry, rows in entries.items():

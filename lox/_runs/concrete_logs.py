@@ -16,15 +16,16 @@ All packets of a plan have one layout, so the writer can decode thousands of the
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
 from jax.core import Tracer
+from jax.typing import ArrayLike
 
 from lox._core.log import loggable
 from lox._core.record import Delivery
 from lox._jax import sharding, tracing
+from lox._jax.types import PyTree, PyTreeDef
 from lox._logdict.logdict import logdict
 from lox._rows.rows import without_keys
 from lox._runs.logger_callbacks import WriteRows
@@ -57,7 +58,9 @@ class StraightWay:
         self._logger = logger
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
 
-    def send(self, run: Any, logs: Mapping[str, Any], steps: Mapping[str, Any]) -> bool:
+    def send(
+        self, run: ArrayLike, logs: Mapping[str, PyTree], steps: Mapping[str, ArrayLike]
+    ) -> bool:
         """Send logs, or return False if that takes a program."""
         if tracing.staged_program() is not None or isinstance(run, Tracer):
             return False
@@ -85,7 +88,10 @@ class StraightWay:
         return True
 
     def _plan(
-        self, logs: Mapping[str, Any], steps: Mapping[str, Any], arrays: list[np.ndarray]
+        self,
+        logs: Mapping[str, PyTree],
+        steps: Mapping[str, ArrayLike],
+        arrays: list[np.ndarray],
     ) -> Plan:
         """Work out how to send logs like these, or raise if they are not logs."""
         if isinstance(logs, logdict):
@@ -101,19 +107,20 @@ class StraightWay:
         leaves, form = jax.tree.flatten((delivery,))
         # Flattening has put the arrays into another order. Find each by its identity.
         numbers = {id(array): i for i, array in enumerate(arrays)}
-        each = [[i] for i in range(len(leaves))]
-        layout = Layout.of(form, leaves, each)
+        # Nothing is packed: the arrays are on the host already.
+        one_by_one = [[i] for i in range(len(leaves))]
+        layout = Layout.of(form, leaves, one_by_one)
         return Plan(
             WriteRows(self._logger).of(rows), layout, [numbers[id(x)] for x in leaves]
         )
 
 
-def _leaves(logs: logdict) -> tuple[list[np.ndarray], Any]:
+def _leaves(logs: logdict) -> tuple[list[np.ndarray], PyTreeDef]:
     leaves, form = jax.tree.flatten(logs)
     return _arrays(leaves), form
 
 
-def _arrays(values: Sequence[Any]) -> list[np.ndarray]:
+def _arrays(values: Sequence[PyTree]) -> list[np.ndarray]:
     """Return copies of all values as arrays; none if any is not concrete and plain."""
     wide = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
     numbers = _WIDE if wide else _SHORT
@@ -134,7 +141,7 @@ def _arrays(values: Sequence[Any]) -> list[np.ndarray]:
     return arrays
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     """Return whether this process has the value now, in a dtype that NumPy has."""
     if isinstance(value, jax.Array):
         is_here = not isinstance(value, Tracer) and sharding.is_addressable(value)

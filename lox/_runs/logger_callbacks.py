@@ -11,13 +11,14 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
+from jax.extend.core import JaxprEqn
 
 from lox._core.analysis import records_in
 from lox._core.record import listed, log_effect, log_p
 from lox._jax import equations
+from lox._jax.types import Params, Program
 from lox._rows.rows import Rows
 from lox._runs.to_blocks import Impls, flatten_examples, flatten_logs, impls_of, to_blocks
 from lox._stream.packet import Packet, stacked
@@ -60,7 +61,7 @@ class WriteRows:
                 "outside the `shard_map`."
             )
 
-    def configured(self, jaxpr: Any, interval: int | None) -> "WriteRows":
+    def configured(self, jaxpr: Program, interval: int | None) -> "WriteRows":
         """Return the callback for a program that sends every `interval`-th row."""
         impls = {
             key: impls_of(value)
@@ -125,9 +126,11 @@ class WriteRows:
         """
         if run.ndim < 2:
             return None
+        # (packets, *batch) -> (packets, examples)
         flat = run.reshape(len(run), -1)
         # Usually all packets are of the same runs.
         some = flat[:1] if (flat == flat[0]).all() else flat
+        # Sorted, an id that occurs twice is next to itself.
         ordered = np.sort(some, axis=1)
         is_twice = ordered[:, 1:] == ordered[:, :-1]
         if not is_twice.any():
@@ -165,7 +168,7 @@ class FinishRuns:
                 self.logger.finish(ids)
 
 
-def _count_rows(program: Any) -> Counter[str]:
+def _count_rows(program: Program | Params) -> Counter[str]:
     """Count the rows of each key that a program logs. Infinity: that is not known."""
     total: Counter[str] = Counter()
     for jaxpr in equations.jaxprs_in(program):
@@ -175,7 +178,7 @@ def _count_rows(program: Any) -> Counter[str]:
     return total
 
 
-def _rows_of(eqn: Any) -> Mapping[str, float]:
+def _rows_of(eqn: JaxprEqn) -> Mapping[str, float]:
     name = equations.primitive_name(eqn)
     if eqn.primitive is log_p:
         return Counter(eqn.params["keys"])

@@ -1,8 +1,7 @@
 """`lox_init`: the primitive by which a program starts a run on the host and gets its id."""
 
 import functools as ft
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +9,12 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
+from jax.typing import ArrayLike
 
-from lox._jax import host_call, sharding
+from lox._jax import device_calls, host_call, sharding
 from lox._runs.run_options import RunOptions
 from lox._stream.emit import callers_among
-from lox._stream.token import last_token
+from lox._stream.order_token import last_token
 from lox_host.host_logger import HostLogger
 from lox_host.process_exit import end_runs_first
 
@@ -64,9 +64,9 @@ def _batch(args, axes, **params):
     return init_p.bind(token, *batched, **params), 0
 
 
-def _lowering(host_result: Any) -> Any:
+def _lowering(host_result: Callable[..., jax.Array]) -> Callable:
     def lower(context, *args, logger, options):
-        devices = sharding.partitioned_devices(context)
+        devices = device_calls.partitioned_devices(context)
         callers = callers_among(devices, everywhere=True)
 
         def lowered(device, token, key, *operands):
@@ -87,13 +87,13 @@ def _lowering(host_result: Any) -> Any:
 
         # Each process starts the runs. One device sends their ids to all others.
         sender = callers[0] if callers else None
-        return sharding.lower_per_device(lowered, context, *args, sender=sender)
+        return device_calls.lower_per_device(lowered, context, *args, sender=sender)
 
     return lower
 
 
 def _open_on_host(
-    logger: HostLogger, options: RunOptions, key: Any, *operands: Any
+    logger: HostLogger, options: RunOptions, key: ArrayLike, *operands: ArrayLike
 ) -> np.ndarray:
     key, leaves = np.asarray(key), [np.asarray(x) for x in operands]
     batch = key.shape[:-1]
@@ -106,6 +106,6 @@ def _open_on_host(
 
 
 batching.primitive_batchers[init_p] = _batch
-sharding.require_devices(init_p)
+device_calls.require_devices(init_p)
 mlir.register_lowering(init_p, _lowering(host_call.portable_result))
 mlir.register_lowering(init_p, _lowering(host_call.cpu_result), platform="cpu")

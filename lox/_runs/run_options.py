@@ -23,11 +23,12 @@ from jax.core import Tracer
 
 from lox._core.log import names_in
 from lox._jax import sharding
+from lox._jax.types import PyTree
 from lox._rows.rows import key_data
 from lox._stream.packet import whole_bytes
 from lox_host.host_logger import HostLogger, check_config
 from lox_host.run_config import Config, plain_config, plain_values
-from lox_host.run_key import run_key
+from lox_host.run_id import run_key
 from lox_host.run_registry import WantedRun
 
 
@@ -114,7 +115,7 @@ def run_options(
     return options, operands
 
 
-def _template(value: Any, operands: list[jax.Array]) -> Any:
+def _template(value: PyTree, operands: list[jax.Array]) -> PyTree:
     """Return a configuration with plain values, and slots for those that are operands."""
     if isinstance(value, Mapping):
         return {str(name): _template(inner, operands) for name, inner in value.items()}
@@ -129,7 +130,7 @@ def _template(value: Any, operands: list[jax.Array]) -> Any:
     return Slot(len(operands) - 1)
 
 
-def _filled(template: Any, columns: Sequence[Any], run: int) -> Any:
+def _filled(template: PyTree, columns: Sequence[PyTree], run: int) -> PyTree:
     """Return the configuration of one run."""
     if isinstance(template, Slot):
         return columns[template.number][run]

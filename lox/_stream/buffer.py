@@ -23,20 +23,19 @@ Under `vmap`, one host call brings the rows of all examples. It is made as soon 
 of any example is full, which `any_example` finds out.
 """
 
-from typing import Any
-
 import jax
 from jax.core import ShapedArray
 from jax.extend.core import JaxprEqn, Primitive
 from jax.interpreters import batching, mlir
+from jax.typing import ArrayLike
 
 from lox._core.interpreter import Interpreter
 from lox._core.record import emit_effect
-from lox._core.rules.table import rule_for
+from lox._core.rules.registry import rule_for
 from lox._rows.collected import Collected
 
 
-def any_example(condition: Any) -> jax.Array:
+def any_example(condition: ArrayLike) -> jax.Array:
     """Return whether a condition holds for any example of the `vmap`s around.
 
     It is a primitive with an effect, so that handlers that mask records find it and mask

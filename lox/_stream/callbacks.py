@@ -11,6 +11,7 @@ program, or else the next wait (`barrier`, or the end of a tapped function) rais
 """
 
 import atexit
+import collections
 import functools as ft
 import os
 import sys
@@ -23,10 +24,10 @@ import jax
 
 from lox._jax import host_call, tracing
 from lox._stream.packet import Packet
+from lox_host.all_loggers import settle
 from lox_host.failures import Failures
-from lox_host.host_logger import settle
 from lox_host.process_exit import wait_at_exit
-from lox_host.worker import Worker
+from lox_host.worker_thread import Worker
 
 # A callback may run a program with host calls. If these wait for room in the queue, and the
 # callback for them, nothing moves. lox sees this in most cases; in the others, waiting for
@@ -39,6 +40,11 @@ callback_thread = Worker(
     patience=1.0,
     waits_for_others=host_call.is_in_program,
 )
+# Waits for packets that are outputs of a program, and hands them on: see
+# `returned_packets.py`.
+_arrival_thread = Worker("lox-arrivals", max_calls=1000, max_bytes=64 * 2**20)
+# The packets that it has not handed on yet.
+_arriving: collections.deque[object] = collections.deque()
 # How many seconds to wait for a callback at the end of the process.
 PATIENCE = 30.0
 _failures = Failures()
@@ -127,10 +133,32 @@ def awaited(fun: Callable, listener: Hashable = None) -> Callable:
     return waiting
 
 
+def hand_on_later(wait_and_hand_on: Callable[[], None], nbytes: int) -> None:
+    """Wait on another thread for a packet that is an output, and hand it on there."""
+    _arrival_thread.start()
+    _arriving.append(wait_and_hand_on)
+
+    def hand_on() -> None:
+        try:
+            wait_and_hand_on()
+        finally:
+            _arriving.popleft()
+
+    _arrival_thread.submit(hand_on, nbytes)
+
+
+def wait_for_packets() -> None:
+    """Wait until the host has what the programs of this thread have logged so far."""
+    jax.effects_barrier()
+    # To ask the thread takes longer than to log a number, and usually nothing is arriving.
+    if _arriving:
+        _arrival_thread.wait()
+
+
 def _wait_for_programs(listener: Hashable) -> None:
     """Wait for the programs that this thread has started, and for their callbacks."""
     try:
-        jax.effects_barrier()
+        wait_for_packets()
     except Exception:
         _wait_for_callbacks(listener, was_stopped=True)
         raise
@@ -220,6 +248,7 @@ class _End:
             pass
         finally:
             if not self.is_given_up:
+                _arrival_thread.stop()
                 callback_thread.stop()
 
     def _watch(self) -> None:

@@ -14,12 +14,13 @@ only read when the callback uses them.
 import dataclasses
 import functools as ft
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from types import EllipsisType
 
 import jax
 import numpy as np
 
 from lox._core.record import Delivery
+from lox._jax.types import PyTreeDef
 from lox._logdict.logdict import logdict
 from lox._rows.rows import Rows
 from lox._stream.packet import Layout, Packet, Slot
@@ -59,8 +60,8 @@ class Decoder:
     keys: Sequence[str]
     values: Sequence[Slot]
     slots: Sequence[Slot]
-    tree: Any
-    form: Any
+    tree: PyTreeDef
+    form: PyTreeDef
     valid: Slot | None
     batch: tuple[int, ...]
     examples: Sequence[Slot | None]
@@ -73,6 +74,7 @@ class Decoder:
         logs = delivery.logs.prefix(prefix)
         slots, form = jax.tree.flatten(logs)
         values, tree = jax.tree.flatten(list(logs.values()))
+        # One leaf per key, and no node but the list itself: then no value is a pytree.
         is_flat = len(values) == len(logs) == tree.num_nodes - 1
         return cls(
             keys=tuple(logs),
@@ -102,6 +104,7 @@ class Decoder:
         values = [slot.read(arrays) for slot in self.values]
         masks = [None if slot is None else slot.read(arrays) for slot in self.masks]
         complete = self._have_all_rows(masks)
+        # (number of examples that logged, axes of examples)
         examples = np.argwhere(np.broadcast_to(valid, self.batch))
         # Three ways, the quickest first: views if nothing is masked; masks applied to the
         # values if these are plain arrays; or else all that `logdict.compact` does.
@@ -121,10 +124,13 @@ class Decoder:
         complete = np.ones(self.batch, bool)
         for mask in masks:
             if mask is not None:
+                # (*batch, [time], ...) -> (*batch)
                 complete &= mask.all(tuple(range(len(self.batch), mask.ndim)))
         return complete
 
-    def _read(self, arrays: Sequence[np.ndarray], index: Any = ...) -> logdict:
+    def _read(
+        self, arrays: Sequence[np.ndarray], index: EllipsisType | tuple = ...
+    ) -> logdict:
         leaves = [slot.read(arrays)[index] for slot in self.slots]
         return jax.tree.unflatten(self.form, leaves)
 
@@ -150,7 +156,9 @@ class Decoder:
         return logdict.later(zip(self.keys, values, strict=True), rows)
 
 
-def _logged(keys: Sequence[str], values: list, masks: list) -> Iterator[tuple[str, Any]]:
+def _logged(
+    keys: Sequence[str], values: list, masks: list
+) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the keys that have any valid rows, with these rows."""
     for key, value, mask in zip(keys, values, masks, strict=True):
         if mask is None:

@@ -1,7 +1,6 @@
 """The default: a record that no transformation collects is printed."""
 
 import sys
-from typing import Any
 
 import jax
 import numpy as np
@@ -10,8 +9,8 @@ from lox._core.log import print_with
 from lox._core.record import Record
 from lox._logdict.logdict import logdict
 from lox._stream.emit import emit
+from lox._stream.order_token import last_token
 from lox._stream.packet import Packet
-from lox._stream.token import last_token
 from lox_host.display.values import short
 
 
@@ -43,7 +42,9 @@ def print_logs(logs: logdict) -> None:
     _print_line(*_of_those_who_logged(logs.data, steps, valid))
 
 
-def _of_those_who_logged(values: dict, steps: dict, valid: Any) -> tuple[dict, dict]:
+def _of_those_who_logged(
+    values: dict, steps: dict, valid: np.ndarray | None
+) -> tuple[dict, dict]:
     """Return the values and steps of the examples that logged, and their indices."""
     if valid is None:
         return values, steps

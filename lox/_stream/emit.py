@@ -24,14 +24,17 @@ import numpy as np
 from jax.interpreters import mlir
 
 from lox._core.record import Carried, Delivery, Record, bind, emit_p
-from lox._jax import host_call, sharding
+from lox._jax import device_calls, host_call, sharding
+from lox._jax.types import AnyArray
 from lox._rows.rows import key_data
 from lox._stream.packet import Layout, Packet, by_width, pack
 from lox_host.interrupts import check_interrupt
 
 
 def emit(
-    records: Sequence[Record | Delivery], callback: Callable[[Packet], None], token: Any
+    records: Sequence[Record | Delivery],
+    callback: Callable[[Packet], None],
+    token: AnyArray,
 ) -> jax.Array:
     """Call `callback` on the host, once for all of the records, and return the next token.
 
@@ -55,18 +58,19 @@ def _impl(token, *leaves, form, callback, **params):
         return [token]
     arrays = [np.array(x) for x in leaves]
     if any(_is_wanted(record) for record in jax.tree.unflatten(form, arrays)):
-        each = [[i] for i in range(len(arrays))]
-        callback(Packet(arrays, Layout.of(form, arrays, each)))
+        # Nothing is packed: the arrays are on the host already.
+        one_by_one = [[i] for i in range(len(arrays))]
+        callback(Packet(arrays, Layout.of(form, arrays, one_by_one)))
     return [token]
 
 
 def _lowering(call_host: Callable) -> Callable:
     def lower(context, *args, form, callback, keys):
-        alone = sharding.runs_on_one_device(context)
-        devices = sharding.partitioned_devices(context)
+        alone = device_calls.runs_on_one_device(context)
+        devices = device_calls.partitioned_devices(context)
         callers = callers_among(devices, everywhere=_is_everywhere(callback))
         if not alone:
-            every = devices or sharding.devices_of_shard_map(context)
+            every = devices or device_calls.devices_of_shard_map(context)
             _check_processes(callback, keys, every, callers)
 
         def lowered(device, token, *leaves):
@@ -75,7 +79,8 @@ def _lowering(call_host: Callable) -> Callable:
             # would wait for it forever.
             layout = Layout.of(form, leaves, groups, stoppable=alone)
 
-            def deliver(arrays):
+            def deliver(arrays: list[np.ndarray]) -> None:
+                # Ctrl-C in a long program is noticed here, at the next host call.
                 if alone:
                     check_interrupt()
                 callback(Packet(arrays, layout))
@@ -85,6 +90,8 @@ def _lowering(call_host: Callable) -> Callable:
                     call_host(context, deliver, token, *pack(leaves, groups))
                 )
 
+            # Whatever is known while lowering needs no condition: with one caller and
+            # records that surely exist, the call stands alone.
             conditions = [jnp.isin(device, np.array(callers))] if callers else []
             wanted = [_is_wanted(record) for record in jax.tree.unflatten(form, leaves)]
             if not any(condition is True for condition in wanted):
@@ -95,28 +102,32 @@ def _lowering(call_host: Callable) -> Callable:
 
         def on_device(device, token, *leaves):
             run = ft.partial(lowered, device)
-            run = run if callers else sharding.once_per_device(run)
+            run = run if callers else device_calls.once_per_device(run)
             return run(sharding.make_unvarying(token), *leaves)
 
-        return sharding.lower_per_device(on_device, context, *args)
+        return device_calls.lower_per_device(on_device, context, *args)
 
     return lower
 
 
-def callers_among(devices: Sequence[Any], *, everywhere: bool) -> list[int]:
+def callers_among(devices: Sequence[device_calls.Device], *, everywhere: bool) -> list[int]:
     """Return the positions of the devices of a partitioned program that call the host.
 
     A log has one value for all of them, so one device of the first process calls, or one of
     each process. All processes must come to the same answer.
     """
-    processes = [device.process_index for device in devices]
-    # The first device of each process: in reversed order, later entries overwrite.
-    each = dict(zip(reversed(processes), reversed(range(len(processes))), strict=True))
-    return [each[process] for process in sorted(each)[: None if everywhere else 1]]
+    first_of: dict[int, int] = {}
+    for position, device in enumerate(devices):
+        first_of.setdefault(device.process_index, position)
+    processes = sorted(first_of)
+    return [first_of[process] for process in (processes if everywhere else processes[:1])]
 
 
 def _check_processes(
-    callback: Any, keys: Sequence[str], devices: Sequence[Any], callers: Sequence[int]
+    callback: Any,
+    keys: Sequence[str],
+    devices: Sequence[device_calls.Device],
+    callers: Sequence[int],
 ) -> None:
     """Let a callback refuse records of a program that several processes run together."""
     processes = [device.process_index for device in devices]
@@ -126,11 +137,11 @@ def _check_processes(
         callback.check_processes(set(called), keys)
 
 
-def _is_everywhere(callback: Any) -> bool:
+def _is_everywhere(callback: object) -> bool:
     return getattr(callback, "everywhere", False)
 
 
-def _is_wanted(record: Carried) -> Any:
+def _is_wanted(record: Carried) -> AnyArray:
     """Return whether any example logged the record."""
     return True if record.valid is None else record.valid.any()
 
@@ -138,6 +149,6 @@ def _is_wanted(record: Carried) -> Any:
 _quickly = _lowering(host_call.cpu_call)
 _portably = _lowering(host_call.portable_call)
 
-sharding.require_devices(emit_p)
+device_calls.require_devices(emit_p)
 mlir.register_lowering(emit_p, _portably)
 mlir.register_lowering(emit_p, _quickly, platform="cpu")

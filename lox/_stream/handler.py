@@ -20,12 +20,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
+from jax.typing import ArrayLike
 
 from lox._core.analysis import is_bounded, lets_buffer_everywhere
 from lox._core.collect import Collect
 from lox._core.handler import Handler
 from lox._core.record import Delivery, Record
 from lox._jax import equations, sharding
+from lox._jax.types import AnyArray, Code, Program, PyTree
 from lox._logdict.logdict import logdict
 from lox._rows.align import per_example
 from lox._rows.collected import Collected, Threaded, rows_by_key
@@ -53,8 +55,8 @@ class Tap(Handler):
     """
 
     collect: Collect
-    token: Any
-    run: Any
+    token: AnyArray
+    run: AnyArray
     buffer: Buffer | None = dataclasses.field(default=None, kw_only=True)
     callback: Callable[[Packet], None] = static()
     batch: int | None = static(default=None)
@@ -62,7 +64,7 @@ class Tap(Handler):
 
     captures = True
 
-    def concerns(self, program: Any) -> bool:
+    def concerns(self, program: Code) -> bool:
         return self.collect.concerns(program)
 
     def handle(self, record: Record, where: Where) -> Collected:
@@ -75,7 +77,7 @@ class Tap(Handler):
         return self.collect.every()
 
     def chunk(
-        self, body: Sequence[Any], rows: Callable[[], int], length: int | None
+        self, body: Sequence[Program], rows: Callable[[], int], length: int | None
     ) -> int | None:
         if self.batch is None or self.buffer or not all(map(is_bounded, body)):
             return None
@@ -92,6 +94,8 @@ class Tap(Handler):
         return size if length % calls else length // calls
 
     def buffering(self, loop: JaxprEqn, logs: Callable[[], Collected]) -> Self | None:
+        # Inside a `vmap` or `shard_map` that is around the tap too, each example or
+        # device would need a buffer of its own. There, rows are sent at once.
         if self.batch is None or self.buffer or self.batch_axes or self.collect.coordinates:
             return None
         is_bounded_loop = all(map(is_bounded, equations.jaxprs_in(loop.params)))
@@ -112,8 +116,11 @@ class Tap(Handler):
             token=self.token if state.token is None else state.token,
         )
 
-    def deliver(self, parts: Sequence[Collected], iterations: Any) -> Sequence[Collected]:
+    def deliver(
+        self, parts: Sequence[Collected], iterations: ArrayLike
+    ) -> Sequence[Collected]:
         """Send the collected rows to the host, and return the state after the call."""
+        # `parts` are consecutive records, or what a chunk of a loop has collected.
         state = ft.reduce(Threaded.then, (part.threaded for part in parts), Threaded())
         sent = [rows for rows in map(_sendable, parts) if rows.groups]
         # What was sent is no longer collected: only the state is left.
@@ -143,7 +150,7 @@ class Tap(Handler):
         state = dataclasses.replace(logs.threaded, buffer=None, token=token)
         return logs.replace(threaded=state)
 
-    def _send(self, buffer: Buffer, token: Any) -> jax.Array:
+    def _send(self, buffer: Buffer, token: AnyArray) -> jax.Array:
         delivery = delivery_of(buffer.waiting(), self.run, self.batch_axes)
         return emit([delivery], self.callback, token)
 
@@ -155,7 +162,7 @@ class Tap(Handler):
             collect=self.collect.batched(size), batch_axes=(size, *self.batch_axes)
         )
 
-    def unbatched(self, batched: Any) -> Self | None:
+    def unbatched(self, batched: PyTree) -> Self | None:
         # All tokens are zero, so the largest is as good as any, and depends on all of them.
         token = self.token.max(0) if batched.token else self.token
         collect = self.collect.unbatched(batched.collect)
@@ -188,7 +195,7 @@ def _sendable(logs: Collected) -> Collected:
     return Collected(groups, tuple(key for key in logs.order if key in held))
 
 
-def delivery_of(logs: Collected, run: Any, batch_axes: tuple[int, ...]) -> Delivery:
+def delivery_of(logs: Collected, run: AnyArray, batch_axes: tuple[int, ...]) -> Delivery:
     """Return what a host call brings: rows with their run, valid if any row is.
 
     Either everything in a delivery has the axes of the `vmap`s around, or nothing has: what
@@ -201,6 +208,7 @@ def delivery_of(logs: Collected, run: Any, batch_axes: tuple[int, ...]) -> Deliv
         )
         for keys, rows in logs.rows.items()
     }
+    # Under `vmap`, each example has its run. Without runs, it is batched if any row is.
     is_batched = np.ndim(run) > 0 or any(
         rows.batch[:n] == batch_axes for rows in groups.values()
     )
@@ -212,14 +220,14 @@ def delivery_of(logs: Collected, run: Any, batch_axes: tuple[int, ...]) -> Deliv
     masks = [rows.valid for rows in groups.values()]
     valid = None
     if any(mask is not None for mask in masks):
-        each = [_any(mask, batch) for mask in masks]
-        valid = jnp.stack(each).any(0)
+        # (groups, *batch) -> (*batch)
+        valid = jnp.stack([_any(mask, batch) for mask in masks]).any(0)
     rows = logdict.of(rows_by_key(groups, logs.order))
     run = None if run is None else jnp.broadcast_to(run, batch)
     return Delivery(logs=rows, run=run, valid=valid, batch=batch)
 
 
-def _any(mask: Any, batch: tuple[int, ...]) -> jax.Array:
+def _any(mask: AnyArray | None, batch: tuple[int, ...]) -> jax.Array:
     """Return which examples have any row."""
     if mask is None:
         return jnp.ones(batch, bool)

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox._core.record import Delivery, Record
+from lox._jax.types import AnyArray, PyTreeDef
 
 # How many bytes make an array large.
 LARGE = 16 * 2**10
@@ -96,14 +97,19 @@ class Layout:
         stoppable: Whether the program stops if the callback raises.
     """
 
-    form: Any
+    form: PyTreeDef
     slots: Sequence[Slot]
     nbytes: int
     stoppable: bool = True
 
     @classmethod
     def of(
-        cls, form: Any, leaves: Sequence[Any], groups: Groups, *, stoppable: bool = True
+        cls,
+        form: PyTreeDef,
+        leaves: Sequence[AnyArray],
+        groups: Groups,
+        *,
+        stoppable: bool = True,
     ) -> "Layout":
         # Arrays of a group lie one after the other; `end` is where the next one starts.
         slots: dict[int, Slot] = {}
@@ -125,26 +131,29 @@ class Layout:
 def stacked(packets: Sequence[Packet]) -> tuple[Delivery, ...]:
     """Return the deliveries of packets of one layout, with an axis of packets in front."""
     layout = packets[0].layout
-    stacks = [np.stack(arrays) for arrays in zip(*(p.arrays for p in packets), strict=True)]
+    # The first array of all packets, then the second, and so on: (packets, ...) each.
+    by_position = zip(*(packet.arrays for packet in packets), strict=True)
+    stacks = [np.stack(arrays) for arrays in by_position]
     leaves = [slot.read_all(stacks) for slot in layout.slots]
     return jax.tree.unflatten(layout.form, leaves)
 
 
-def by_width(leaves: Sequence[Any]) -> Groups:
+def by_width(leaves: Sequence[AnyArray]) -> Groups:
     """Group arrays by the width of their numbers; a large array is a group of its own."""
-    groups: dict[Any, list[int]] = {}
+    groups: dict[int | np.dtype, list[int]] = {}
     for i, leaf in enumerate(leaves):
         is_large = leaf.size * leaf.dtype.itemsize >= LARGE
         groups.setdefault(i if is_large else _bits(leaf.dtype), []).append(i)
     return list(groups.values())
 
 
-def pack(leaves: Sequence[Any], groups: Groups) -> list:
+def pack(leaves: Sequence[jax.Array], groups: Groups) -> list[jax.Array]:
     """Return the arrays of a packet, one for each group."""
     return [_join([leaves[i] for i in group]) for group in groups]
 
 
-def _join(leaves: list) -> Any:
+def _join(leaves: list[jax.Array]) -> jax.Array:
+    # Numbers of less than a byte, such as int4, travel as a larger type.
     wide = [x.astype(whole_bytes(x.dtype)) for x in leaves]
     if len(wide) == 1:
         return wide[0]

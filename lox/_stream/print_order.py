@@ -1,8 +1,9 @@
 """Print records in the order of execution, even across calls, branches and loops.
 
 A record that nothing collects becomes a host call while JAX traces the program, and takes
-the token of the call before it (see `token.py`). That works within one program, but not
-into or out of an inner one: while a branch is traced, the program around it is not visible.
+the token of the call before it (see `order_token.py`). That works within one program, but
+not into or out of an inner one: while a branch is traced, the program around it is not
+visible.
 
     emit 1                    token -> emit 1 -> token
     cond { emit 2 }     ->    token -> cond { token -> emit 2 -> token } -> token
@@ -15,24 +16,28 @@ by the same rules as for `tap`.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Self
 
 import jax
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+from jax.typing import ArrayLike
 
 from lox._core.handler import Handler, Idle
 from lox._core.interpreter import Interpreter
 from lox._core.record import Delivery, Record, bind, emit_effect, emit_p
-from lox._core.rules.table import rules
+from lox._core.rules.registry import rules
 from lox._core.staging import stage_once
 from lox._jax import equations, patches
+from lox._jax.types import AnyArray, Code, Params
 from lox._rows.collected import Threaded
 from lox._stream.default_print import print_packet
-from lox._stream.token import new_token
+from lox._stream.order_token import new_token
 
 
 @patches.implements("order of prints")
-def _lower_in_order(lower: Callable, jaxpr: ClosedJaxpr, *args: Any, **params: Any) -> Any:
+def _lower_in_order(
+    lower: Callable, jaxpr: ClosedJaxpr, *args: object, **params: object
+) -> object:
     # Host calls that are all at the top level are in order already, and those of `tap` have
     # been put in order by its handler.
     if (
@@ -45,7 +50,7 @@ def _lower_in_order(lower: Callable, jaxpr: ClosedJaxpr, *args: Any, **params: A
     return lower(jaxpr, *args, **params)
 
 
-def _in_order(jaxpr: ClosedJaxpr, *args: Any) -> list:
+def _in_order(jaxpr: ClosedJaxpr, *args: ArrayLike) -> list:
     return Interpreter(Order(new_token()))(jaxpr, *args)[0]
 
 
@@ -58,23 +63,24 @@ class Order(Handler):
         token: The token of the last host call. The next call takes it, to come after.
     """
 
-    token: Any
+    token: AnyArray
 
     effects = frozenset({emit_effect})
 
-    def concerns(self, program: Any) -> bool:
+    def concerns(self, program: Code) -> bool:
         """Return whether there are host calls inside. Without a rule, leave them alone."""
         if not super().concerns(program):
             return False
-        is_equation = hasattr(program, "primitive")
-        return not is_equation or program.primitive is emit_p or _has_rule(program)
+        if not isinstance(program, JaxprEqn):
+            return True
+        return program.primitive is emit_p or _has_rule(program)
 
     def emit(
-        self, records: Sequence[Record | Delivery], token: Any, params: dict[str, Any]
-    ) -> Any:
+        self, records: Sequence[Record | Delivery], token: AnyArray, params: Params
+    ) -> AnyArray:
         return bind(emit_p, records, [self.token], **params)[0]
 
-    def emitted(self, token: Any) -> Threaded:
+    def emitted(self, token: AnyArray) -> Threaded:
         return Threaded(token=token)
 
     def carries(self) -> bool:
@@ -91,18 +97,18 @@ class Order(Handler):
         return Idle()
 
 
-def _has_rule(eqn: Any) -> bool:
+def _has_rule(eqn: JaxprEqn) -> bool:
     return equations.primitive_name(eqn) in rules
 
 
-def _has_inner_calls(program: Any) -> bool:
+def _has_inner_calls(program: Jaxpr) -> bool:
     """Return whether a host call is inside an equation of a program."""
     return any(
         emit_effect in eqn.effects and eqn.primitive is not emit_p for eqn in program.eqns
     )
 
 
-def _prints(program: Any) -> bool:
+def _prints(program: Jaxpr) -> bool:
     """Return whether a program holds a host call that prints."""
     for eqn in program.eqns:
         if emit_effect not in eqn.effects:

@@ -16,27 +16,30 @@ import functools as ft
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Self
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import JaxprEqn
+from jax.typing import ArrayLike
 
 from lox._core import context as _context
 from lox._core.handler import Handler, Idle
 from lox._core.interpreter import Interpreter
 from lox._core.log import check_function
 from lox._core.record import Record
-from lox._core.rules.table import rules
+from lox._core.rules.registry import rules
 from lox._core.staging import trace
 from lox._core.transform import transformed
 from lox._jax import equations, sharding
+from lox._jax.types import AnyArray, Code, Program, PyTree
 from lox._rows.collected import Collected, Threaded
 from lox._rows.rows import static
 from lox._rows.types import P, R
 from lox._stream.callbacks import awaited, call_soon, start_callbacks
 from lox._stream.emit import emit
+from lox._stream.order_token import new_token
 from lox._stream.packet import Packet
-from lox._stream.token import new_token
 from lox_host.display.progress_bar import Bar
 
 # How often the bar moves at least, if a loop has that many iterations.
@@ -71,7 +74,7 @@ def progress(fun: Callable[P, R], *, title: str | None = None) -> Callable[P, R]
     return awaited(transformed(fun, ft.partial(_count, name), name))
 
 
-def _count(title: str, fun: Callable, *args: Any, **kwargs: Any) -> Any:
+def _count(title: str, fun: Callable, *args: PyTree, **kwargs: PyTree) -> PyTree:
     # Logs are left for the transformations around, but never printed: lines would tear the
     # bar apart.
     is_printed = _context.state() == "printed"
@@ -100,28 +103,30 @@ class Count(Handler):
             one.
     """
 
-    token: Any
+    token: AnyArray
     display: "Display" = static()
-    tells: Any = None
+    tells: AnyArray = None
 
-    def concerns(self, program: Any) -> bool:
-        if hasattr(program, "eqns"):
-            return bool(_loops(program))
-        return _is_or_holds_loop(program)
+    def concerns(self, program: Code) -> bool:
+        if isinstance(program, JaxprEqn):
+            return _is_or_holds_loop(program)
+        return bool(_loops(program))
 
-    def tell(self, key: str, number: Any) -> Threaded:
+    def tell(self, key: str, number: ArrayLike) -> Threaded:
         values = (jnp.asarray(number, jnp.int32),)
         record = Record(values=values, steps={}, valid=self.tells, keys=(key,))
         return Threaded(token=emit([record], self.display, self.token))
 
-    def deliver(self, parts: Sequence[Collected], iterations: Any) -> Sequence[Collected]:
+    def deliver(
+        self, parts: Sequence[Collected], iterations: ArrayLike
+    ) -> Sequence[Collected]:
         return [Collected(threaded=self.tell("done", iterations))]
 
     def carries(self) -> bool:
         return True
 
     def chunk(
-        self, body: Sequence[Any], rows: Callable[[], int], length: int | None
+        self, body: Sequence[Program], rows: Callable[[], int], length: int | None
     ) -> int | None:
         return _chunk(body, length)
 
@@ -132,11 +137,12 @@ class Count(Handler):
         token = self.token if state.token is None else state.token
         return dataclasses.replace(self, token=token)
 
-    def unbatched(self, batched: Any) -> Self:
+    def unbatched(self, batched: PyTree) -> Self:
         token = self.token.max(0) if batched.token else self.token
         return dataclasses.replace(self, token=token)
 
     def on_device(self) -> Self:
+        # Of the devices of a `shard_map`, the one at the origin of the mesh tells.
         coordinates = list(sharding.coordinates().values())
         tells = jnp.stack(coordinates).sum() == 0 if coordinates else self.tells
         return dataclasses.replace(self, tells=tells)
@@ -162,7 +168,7 @@ class Display:
             )
 
 
-def _chunk(body: Sequence[Any], length: int | None) -> int | None:
+def _chunk(body: Sequence[Program], length: int | None) -> int | None:
     """Return the number of iterations per move of the bar. None: count the loops inside."""
     inside = any(map(_loops, body))
     if length is None:
@@ -172,32 +178,33 @@ def _chunk(body: Sequence[Any], length: int | None) -> int | None:
     return max(1, length // _MOVES)
 
 
-def _expected(program: Any) -> float:
+def _expected(program: Program) -> float:
     """Return how many iterations will be counted. Infinity: that is not known."""
     return sum(map(_iterations, _loops(program)))
 
 
-def _iterations(eqn: Any) -> float:
+def _iterations(eqn: JaxprEqn) -> float:
     name, params = equations.primitive_name(eqn), eqn.params
     if name == "while":
         return math.inf
     jaxprs = list(equations.jaxprs_in(params))
     if name != "scan":
         return (max if name == "cond" else sum)(map(_expected, jaxprs))
+    # Either the iterations of this loop are counted, or those of the loops inside.
     length = params["length"]
     if not length or _chunk(jaxprs, length) is not None:
         return length
     return length * sum(map(_expected, jaxprs))
 
 
-def _loops(program: Any) -> list:
+def _loops(program: Program) -> list[JaxprEqn]:
     """Return the equations of a program that are loops or hold some."""
     if program not in _found:
         _found[program] = [eqn for eqn in program.eqns if _is_or_holds_loop(eqn)]
     return _found[program]
 
 
-def _is_or_holds_loop(eqn: Any) -> bool:
+def _is_or_holds_loop(eqn: JaxprEqn) -> bool:
     """Return whether an equation is a loop or holds one that a rule can reach."""
     name = equations.primitive_name(eqn)
     is_loop = name in ("scan", "while")
@@ -205,4 +212,5 @@ def _is_or_holds_loop(eqn: Any) -> bool:
     return is_loop or any(map(_loops, inside))
 
 
-_found: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+# Programs do not change, and are asked about once for each loop around them.
+_found: weakref.WeakKeyDictionary[Program, list[JaxprEqn]] = weakref.WeakKeyDictionary()

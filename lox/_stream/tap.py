@@ -14,16 +14,20 @@ from lox._core.interpreter import Interpreter
 from lox._core.log import check_function
 from lox._core.options import check_positive, check_prefix, listening, selection
 from lox._core.record import Delivery, listed
+from lox._core.staging import Traced
 from lox._core.transform import transformed
 from lox._core.when import Condition, check_when
+from lox._jax import equations, tracing
+from lox._jax.types import AnyArray, Program, PyTree
 from lox._logdict.logdict import logdict
 from lox._rows.types import P, R
 from lox._stream.callbacks import awaited, call_soon, start_callbacks
 from lox._stream.decode import unpacked
 from lox._stream.default_print import print_logs
 from lox._stream.handler import Tap
+from lox._stream.order_token import last_token
 from lox._stream.packet import Packet
-from lox._stream.token import last_token
+from lox._stream.returned_packets import Returned, can_return_records, return_records
 from lox_host.interrupts import watch_signals
 
 
@@ -100,7 +104,7 @@ def tap(
     watch_signals()
     listener = Listener(_identified(callback), prefix, process)
     check_when("lox.tap", when)
-    tapping = tapped(fun, listener, argnames, tags, interval, batch, when=when)
+    tapping = tapped(fun, listener, argnames, tags, interval, batch, when=when, waits=True)
     return awaited(tapping, listener)
 
 
@@ -109,7 +113,7 @@ class Listens(Protocol):
 
     def __call__(self, packet: Packet, /) -> None: ...
 
-    def configured(self, jaxpr: Any, interval: int | None) -> Callable[[Packet], None]:
+    def configured(self, jaxpr: Program, interval: int | None) -> Callable[[Packet], None]:
         """Return the function that takes the packets of this program."""
         ...
 
@@ -121,10 +125,24 @@ def tapped(
     tags: str | Iterable[str] | None,
     interval: int | None,
     batch: int | None,
-    run: Any = None,
+    run: AnyArray = None,
     when: Condition | None = None,
+    *,
+    waits: bool = False,
 ) -> Callable:
-    """Return `fun` with its logs sent to the listener, together with their run."""
+    """Return `fun` with its logs sent to the listener, together with their run.
+
+    Args:
+        fun: The function.
+        listener: Takes the packets.
+        argnames: The keys to send. None: all of them.
+        tags: The tags to send.
+        interval: Send one of this many rows of each key.
+        batch: How many rows of a key to send together.
+        run: The number of the run, if there is one.
+        when: The condition for a record to be sent.
+        waits: Whether a call without `jit` returns only when everything is delivered.
+    """
     check_positive(interval=interval, batch=batch)
     # Rows are always sent as they are, whatever reduction the calls of `log` ask for.
     collect = Collect(
@@ -136,19 +154,59 @@ def tapped(
         when=when,
     )
     options = collect, listener, batch
-    return transformed(fun, ft.partial(_tap, *options), options, run)
+    by_host_calls = ft.partial(transformed, fun, ft.partial(_tap, *options), options, run)
+    if not isinstance(fun, equations.Jitted):
+        return by_host_calls()
+    options = waits, *options
+    returning = transformed(fun, ft.partial(_tap_returning, *options), options, run)
+
+    @ft.wraps(fun)
+    def tapped_call(*args: PyTree, **kwargs: PyTree) -> PyTree:
+        if not tracing.is_eager():
+            return by_host_calls()(*args, **kwargs)
+        out, packets = returning(*args, **kwargs)
+        for packet in packets:
+            packet.deliver() if waits else packet.deliver_when_ready()
+        return out
+
+    return tapped_call
 
 
 def _tap(
     collect: Collect,
     listener: Listens,
     batch: int | None,
-    run: Any,
+    run: AnyArray,
     fun: Callable,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
+    *args: PyTree,
+    **kwargs: PyTree,
+) -> PyTree:
+    """Call a function, and send what it logs by host calls."""
     traced, collect = listening("lox.tap", collect, fun, *args, **kwargs)
+    return _with_host_calls(collect, listener, batch, run, traced)
+
+
+def _tap_returning(
+    waits: bool,
+    collect: Collect,
+    listener: Listens,
+    batch: int | None,
+    run: AnyArray,
+    fun: Callable,
+    *args: PyTree,
+    **kwargs: PyTree,
+) -> tuple[PyTree, list[Returned]]:
+    """Call a function, and return what it logs where that is possible."""
+    traced, collect = listening("lox.tap", collect, fun, *args, **kwargs)
+    if not can_return_records(traced):
+        return _with_host_calls(collect, listener, batch, run, traced), []
+    callback = listener.configured(traced.jaxpr, collect.interval)
+    return return_records(collect, run, callback, traced, stoppable=waits)
+
+
+def _with_host_calls(
+    collect: Collect, listener: Listens, batch: int | None, run: AnyArray, traced: Traced
+) -> PyTree:
     callback = listener.configured(traced.jaxpr, collect.interval)
     # The first host call comes after those that the program has made so far.
     interpreter = Interpreter(Tap(collect, last_token(), run, callback, batch)).on_device()
@@ -160,14 +218,14 @@ def _tap(
 class Listener:
     """Calls a callback with the logs in packets, on the callback thread."""
 
-    callback: Callable[[logdict], Any]
+    callback: Callable[[logdict], object]
     prefix: str
     process: bool
 
     def __str__(self) -> str:
         return "The callback of `lox.tap`"
 
-    def configured(self, jaxpr: Any, interval: int | None) -> Callable[[Packet], None]:
+    def configured(self, jaxpr: Program, interval: int | None) -> Callable[[Packet], None]:
         return self
 
     def check_steps(self, deliveries: Sequence[Delivery]) -> None:
@@ -198,10 +256,12 @@ class Listener:
 def _with_process(logs: logdict) -> logdict:
     number = np.array(jax.process_index())
     rows = logs.rows().items()
-    return logdict.of({key: own.with_steps({"process": number}) for key, own in rows})
+    return logdict.of({key: r.with_steps({"process": number}) for key, r in rows})
 
 
 def _identified(callback: Callable) -> Callable:
     """Return the callback in a form that is hashed by identity, to cache programs by."""
+    # An object may be equal to another one, or not hashable. Its bound method is compared
+    # by the identity of the object.
     kinds = types.FunctionType | types.BuiltinFunctionType | types.MethodType
     return callback if isinstance(callback, kinds) else callback.__call__

@@ -27,6 +27,7 @@ from lox._core.record import Delivery, emit_effect, emit_p
 from lox._core.spool import spool
 from lox._core.when import Condition, check_when
 from lox._jax import tracing
+from lox._jax.types import AnyArray, PyTree
 from lox._logdict.logdict import logdict
 from lox._rows.reductions import Reduction
 from lox._rows.rows import without_keys
@@ -36,10 +37,11 @@ from lox._runs.key_words import key_words
 from lox._runs.logger_callbacks import FinishRuns, WriteRows
 from lox._runs.open_run import open_run
 from lox._runs.run_options import run_options
+from lox._stream.callbacks import wait_for_packets
 from lox._stream.emit import emit
+from lox._stream.order_token import last_token
 from lox._stream.packet import Packet
 from lox._stream.tap import tapped
-from lox._stream.token import last_token
 from lox_host.guarded_writer import OnError
 from lox_host.host_logger import HostLogger
 from lox_host.process_exit import write_at_sigterm
@@ -55,7 +57,7 @@ class LoggerState:
         run: The number of the run, int32.
     """
 
-    run: Any
+    run: AnyArray
 
 
 class BaseLogger:
@@ -103,6 +105,7 @@ class BaseLogger:
         Raises:
             ValueError: If the name refers to something that does not exist.
         """
+        # A run of the same key that is about to end must not be taken for this one.
         self._finish_ending()
         words = _key_words(key)
         options, operands = run_options(self._host, config, name, group, tags, resume)
@@ -140,6 +143,7 @@ class BaseLogger:
             >>> lox.load("results")["loss"].tolist()
             [1.0, 0.5, 0.3333333432674408]
         """
+        # As a `with` block ends, the run ends, however the block ends.
         options = {"config": config, "name": name, "group": group, "tags": tags}
         state = self.init(key, **options, resume=resume)
         try:
@@ -155,8 +159,8 @@ class BaseLogger:
     def _take(
         self,
         state: LoggerState,
-        values: dict[str, Any],
-        steps: dict[str, Any],
+        values: dict[str, PyTree],
+        steps: dict[str, AnyArray],
         tags: tuple[str, ...],
     ) -> None:
         """Write what Python code has logged."""
@@ -164,7 +168,9 @@ class BaseLogger:
             self.log(state, values, **steps)
             return
         rows = loggable(values, steps).rows()
-        self.log(state, logdict.of({k: own.replace(tags=tags) for k, own in rows.items()}))
+        # `logger.log` has no option for tags, but the rows of a `logdict` may have some.
+        tagged = {key: of_key.replace(tags=tags) for key, of_key in rows.items()}
+        self.log(state, logdict.of(tagged))
 
     def spool(
         self,
@@ -234,6 +240,9 @@ class BaseLogger:
 
         @ft.wraps(fun)
         def logged(*args, **kwargs):
+            if tracing.is_eager():
+                # The records of earlier calls may have come after these had returned.
+                self._host.check()
             try:
                 out = call(*args, **kwargs)
             except Exception:
@@ -310,7 +319,7 @@ class BaseLogger:
     def _finish_ending(self) -> None:
         """Outside of programs, wait for programs that are to end runs, and end the runs."""
         if self._ends_later and tracing.staged_program() is None:
-            jax.effects_barrier()
+            wait_for_packets()
             self._host.finish_ending()
 
     def _check(self, state: LoggerState) -> None:
@@ -392,7 +401,7 @@ def _after_programs():
     """Wait for what programs have yet to send, before something is done on the host."""
     try:
         if tracing.staged_program() is None:
-            jax.effects_barrier()
+            wait_for_packets()
     finally:
         yield
 
@@ -404,7 +413,7 @@ def _check_kind(state: object) -> None:
         )
 
 
-def _key_words(key: Any) -> jax.Array:
+def _key_words(key: object) -> jax.Array:
     """Return the data of a PRNG key, or a number, as an array of words."""
     words = key_words(key)
     if words is not None:

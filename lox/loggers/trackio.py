@@ -15,15 +15,20 @@ class TrackioLogger(Logger):
     step called `step`, or else at the first step that is an integer, or else where trackio
     puts them, one after the other. All other steps are logged with the values. Arrays
     become histograms, and `key/nonfinite` says how many of their elements are NaN or
-    infinite. Trees become `key/path`, complex values `key/real` and `key/imag`, and typed
-    PRNG keys `key/0`, `key/1`, ... trackio reserves the names `project`, `run`,
-    `timestamp`, `step`, `time` and `metrics`: keys with these names get an underscore, as
-    in `time_`. Several underscores at the start of a key become one.
+    infinite. Images and videos of `uint8` are shown as such. Trees become `key/path`,
+    complex values `key/real` and `key/imag`, and typed PRNG keys `key/0`, `key/1`, ...
+    trackio reserves the names `project`, `run`, `timestamp`, `step`, `time` and `metrics`:
+    keys with these names get an underscore, as in `time_`. Several underscores at the
+    start of a key become one.
 
     trackio reports its own errors as warnings.
 
     Args:
         project: The name of the project.
+        kinds: By key `"image"`, `"video"` or `"histogram"`, for arrays that do not look
+            like what they are, or look like what they are not. Images are
+            `(height, width)`, videos have time in front, both perhaps with channels
+            behind; integers up to 255 or floats up to 1.
         config: The configuration of the runs.
         on_error: See `Logger`.
         all_processes: See `Logger`.
@@ -37,6 +42,7 @@ class TrackioLogger(Logger):
         self,
         project: str,
         *,
+        kinds: Mapping[str, str] | None = None,
         config: Mapping[str, Any] | None = None,
         on_error: OnError = "warn",
         all_processes: bool = False,
@@ -45,7 +51,7 @@ class TrackioLogger(Logger):
         **init_kwargs: Any,
     ):
         super().__init__(
-            TrackioWriter(project, **init_kwargs),
+            TrackioWriter(project, kinds, **init_kwargs),
             config=config,
             on_error=on_error,
             all_processes=all_processes,

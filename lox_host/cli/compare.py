@@ -35,19 +35,22 @@ def compare(
     table = [
         _line("state", [run.state for run in runs]),
         _line("rows", [run.rows for run in runs]),
-        *(_line(f"config {x}", [run.settings.get(x) for run in runs]) for x in entries),
-        *(_line(f"last {key}", [run.last.get(key) for run in runs]) for key in shown),
     ]
+    for entry in entries:
+        table.append(_line(f"config {entry}", [run.settings.get(entry) for run in runs]))
+    for key in shown:
+        table.append(_line(f"last {key}", [run.last.get(key) for run in runs]))
     if differing:
         table = [line for line in table if line[0]]
+    # From lines to columns. Without lines, there is still a column for each run.
     marks, names, *cells = (
         zip(*table, strict=True) if table else ((), (), *[()] * len(runs))
     )
     columns = [Column("", marks, style="red"), Column("", names)]
     labels = _labels(runs)
     columns += [
-        Column(label, own, right=True, numbers=True)
-        for label, own in zip(labels, cells, strict=True)
+        Column(label, of_run, right=True, numbers=True)
+        for label, of_run in zip(labels, cells, strict=True)
     ]
     out = screen()
     out.table(columns)

@@ -10,7 +10,7 @@ from lox_host.display.text import clean, count
 from lox_host.extras import import_extra
 from lox_host.reading.select import SelectedRun, by_session, select_all
 from lox_host.store import KeyRows, Reader, read_key_rows, reopen, retry_if_stale
-from lox_host.table import in_polars, table
+from lox_host.wide_table import in_polars, table
 from lox_host.writer import Writer
 from lox_host.writers._files import create_file
 from lox_host.writers.replay import read_recording, replay

@@ -22,8 +22,8 @@ PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg[sql-sqlite]", "lance": "
 def write_table(runs: Sequence[SelectedRun], to: str, folder: Path) -> None:
     """Write runs as one table of a format, whose package must be installed."""
     sessions = [
-        (own[0].store, reader, [run.id for run in own])
-        for reader, own in by_session(runs).items()
+        (selected[0].store, reader, [run.id for run in selected])
+        for reader, selected in by_session(runs).items()
     ]
     try:
         _WRITE[to](_plain(table_of_runs(sessions)), folder.absolute())

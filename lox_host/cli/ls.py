@@ -92,6 +92,7 @@ def _sorted(
     """Sort runs by a config entry, a last value or a field. Runs without it come last."""
     if name is None or not runs:
         return list(reversed(runs)) if reverse else list(runs)
+    # `--sort -loss --reverse` is ascending again.
     descending = name.startswith("-") != reverse
     _, get = field(runs, name.removeprefix("-"))
     keyed = [(sort_key(get(run)), run) for run in runs]
@@ -144,14 +145,15 @@ def _group_for_programs(
     runs: Sequence[StoredRun], by: Sequence[str]
 ) -> list[dict[str, Any]]:
     getters = [field(runs, name) for name in by]
-    return [
-        {
-            "group": {name: get(line[0]) for name, get in getters},
-            "runs": [run.path for run in line],
-            "values": {
-                key: [run.last[key] for run in line if key in run.last]
-                for key in dict.fromkeys(key for run in line for key in run.last)
-            },
-        }
-        for line in grouped(runs, by, ())[1]
-    ]
+    groups = []
+    for line in grouped(runs, by, ())[1]:
+        values: dict[str, list[Any]] = {}
+        for run in line:
+            for key, value in run.last.items():
+                values.setdefault(key, []).append(value)
+        # The fields of a group are the same in all of its runs.
+        fields = {name: get(line[0]) for name, get in getters}
+        groups.append(
+            {"group": fields, "runs": [run.path for run in line], "values": values}
+        )
+    return groups

@@ -99,6 +99,7 @@ def _curves(runs: Sequence[SelectedRun], keys: Sequence[str], x: str | None) -> 
         key_rows = read_key_rows(reader, [run.id for run in selected], wanted)
         for id, rows in key_rows.items():
             for curve in _curves_of_run(rows, keys, x, reader.runs[id].start):
+                # Runs that are drawn together are one curve with several lines.
                 before = curves.get(curve.name)
                 points = [*(before.points if before else ()), *curve.points]
                 curves[curve.name] = dataclasses.replace(
@@ -126,6 +127,7 @@ def _concerned(known: Sequence[str], asked: Sequence[str]) -> list[str]:
     """Return the keys that the user names, or whose trees may hold a named value."""
     wanted: set[str] = set()
     for name in asked:
+        # `grad/w` may be an array of the key `grad`, which only reading it tells.
         above = [key for key in known if matches(name, key)]
         wanted.update(find_names(known, name) or above or known)
     return [key for key in known if key in wanted or not asked]

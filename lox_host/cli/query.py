@@ -25,7 +25,7 @@ from lox_host.reading.names import list_names
 from lox_host.reading.runs import describe_runs, run_columns, select_meant
 from lox_host.reading.select import SelectedRun
 from lox_host.store import retry_if_stale
-from lox_host.table import Cells, table
+from lox_host.wide_table import Cells, table
 
 if TYPE_CHECKING:
     import duckdb

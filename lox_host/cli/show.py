@@ -74,6 +74,7 @@ def _read(runs: Sequence[SelectedRun]) -> Content:
             last = max(last, np.fmax.reduce(block.time, initial=-math.inf))
             for name, step in block.steps.items():
                 steps[name] = max(steps.get(name, -math.inf), float(step.max()))
+            # Of a pytree, each array has a line of its own.
             for key in block.values:
                 names = [name for name, *_ in named_arrays(block, key)]
                 rows.update(dict.fromkeys(names, len(block)))
@@ -159,6 +160,7 @@ def _with_trend(
     columns: list[Column], names: dict[str, Statistics], width: int
 ) -> list[Column]:
     """Return the columns that fit beside a curve, and the curve."""
+    # First with all columns, then without those that one can do without.
     for shown in (columns, [column for column in columns if not column.rank]):
         size = min(CURVE[1], room(shown, width) - GAP)
         if size >= CURVE[0]:

@@ -27,6 +27,7 @@ def tail(
     runs = select_runs(where)
     reader = max((run.reader for run in runs), key=lambda reader: reader.folder)
     names = {run.id: clean(run.name) for run in runs if run.reader.folder == reader.folder}
+    # Which keys are wanted is asked again when new ones appear.
     follower = Follower(reader.folder, names, lambda known: wanted_names(known, keys))
     rows = list(Batch(follower.last(number)).rows())
     if len(rows) < number:

@@ -61,6 +61,7 @@ def fit(columns: Sequence[Column], width: int) -> list[Column]:
 
 def _with_cut(columns: Sequence[Column], excess: int) -> list[Column]:
     """Make the widest column of text narrower, but not too narrow to read."""
+    # Digits are never cut off: a number would become another one.
     texts = [column for column in columns if not column.numbers]
     widest = max(texts, key=lambda column: column.width, default=None)
     if widest is None or widest.width <= LEAST:

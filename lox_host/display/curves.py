@@ -118,6 +118,7 @@ def nonfinite_marks(lines: Sequence[Points]) -> Points | None:
     steps, heights = [], []
     for its_steps, values in lines:
         finite = np.isfinite(values)
+        # Where a value is not finite, and the one before it was, or there is none.
         for i in np.flatnonzero(~finite & np.append(True, finite[:-1]))[:MANY]:
             known = values[: i + 1][finite[: i + 1]]
             later = values[i:][finite[i:]]
@@ -141,25 +142,27 @@ def curves_of(rows: FlatRows, x: str | None) -> list[Curve]:
         return []
     step = x or next(iter(names), "row")
     shape = len(rows), *rows.examples
-    is_there = np.ones(shape, bool) if rows.valid is None else rows.valid
+    is_logged = np.ones(shape, bool) if rows.valid is None else rows.valid
     if step in rows.steps:
         positions = rows.steps[step]
-        is_there = is_there & rows.masks.get(step, np.True_)
+        is_logged = is_logged & rows.masks.get(step, np.True_)
     elif is_timed:
         step = "seconds"
         positions = np.broadcast_to(rows.time.reshape(-1, *[1] * len(rows.examples)), shape)  # pyright: ignore[reportOptionalMemberAccess]
-        is_there = is_there & np.isfinite(positions)
+        is_logged = is_logged & np.isfinite(positions)
     else:
         # Rows are numbered without those that were not logged.
-        positions = np.cumsum(is_there, axis=0) - 1
+        positions = np.cumsum(is_logged, axis=0) - 1
 
     def by_example(array: np.ndarray) -> np.ndarray:
         # (rows, *examples) -> (examples, rows); -1 would not do, as there may be no rows.
         return array.reshape(shape[0], math.prod(shape[1:])).T
 
     def points(values: np.ndarray) -> list[Points]:
-        lines = zip(*map(by_example, (positions, values, is_there)), strict=True)
-        return [(i[ok].astype(np.float64), y[ok].astype(np.float64)) for i, y, ok in lines]
+        lines = []
+        for x, y, ok in zip(*map(by_example, (positions, values, is_logged)), strict=True):
+            lines.append((x[ok].astype(np.float64), y[ok].astype(np.float64)))
+        return lines
 
     return [
         Curve(name, step, points(values), is_batch=len(rows.examples) > 0)

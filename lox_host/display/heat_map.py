@@ -74,23 +74,24 @@ def _heat_map(rows: FlatRows, name: str, step: str) -> HeatMap:
     # (rows, *examples, bins) -> (rows, examples, bins)
     counts = counts.reshape(length, -1, counts.shape[-1]).astype(np.float64)
     edges = edges.reshape(length, -1, edges.shape[-1]).astype(np.float64)
-    is_there = np.ones(counts.shape[:2], bool)
+    is_logged = np.ones(counts.shape[:2], bool)
     if rows.valid is not None:
-        is_there = rows.valid.reshape(is_there.shape)
+        is_logged = rows.valid.reshape(is_logged.shape)
     if step in rows.steps:
         positions = rows.steps[step].reshape(length, -1).astype(np.float64)
         if step in rows.masks:
-            is_there = is_there & rows.masks[step].reshape(is_there.shape)
+            is_logged = is_logged & rows.masks[step].reshape(is_logged.shape)
         # Examples log a row at the same step, or else the first of them counts.
-        first = np.argmax(is_there, 1)[:, None]
+        first = np.argmax(is_logged, 1)[:, None]
         positions = np.take_along_axis(positions, first, 1)[:, 0]
     else:
         positions = np.arange(length, dtype=np.float64)
-    common = _common_edges(edges[is_there])
+    # Histograms of all examples of a row are added up.
+    common = _common_edges(edges[is_logged])
     total = np.zeros((length, len(common) - 1))
-    for i, example in np.argwhere(is_there):
+    for i, example in np.argwhere(is_logged):
         total[i] += _rebinned(counts[i, example], edges[i, example], common)
-    kept = is_there.any(1)
+    kept = is_logged.any(1)
     order = np.argsort(positions[kept], kind="stable")
     return HeatMap(name, step, positions[kept][order], total[kept][order], common)
 
@@ -107,6 +108,7 @@ def _common_edges(edges: np.ndarray) -> np.ndarray:
 def _rebinned(counts: np.ndarray, edges: np.ndarray, common: np.ndarray) -> np.ndarray:
     if len(edges) == len(common) and (edges == common).all():
         return counts
+    # How many values are below each edge, linear in between: that is the even spread.
     below = np.concatenate([[0.0], np.cumsum(counts)])
     return np.diff(np.interp(common, edges, below))
 
@@ -135,6 +137,7 @@ def _borders(positions: np.ndarray) -> np.ndarray:
     if len(positions) < 2:
         first = positions[0] if len(positions) else 0.0
         return np.array([first - 0.5, first + 0.5])
+    # Between neighbours, half way. The outer columns reach as far out as in.
     middles = (positions[1:] + positions[:-1]) / 2
     ends = 2 * positions[[0, -1]] - middles[[0, -1]]
     return np.concatenate([ends[:1], middles, ends[1:]])

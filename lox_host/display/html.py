@@ -59,30 +59,31 @@ def _line(name: str, array: np.ndarray, rows: FlatRows, kind: str) -> Line:
     # (rows, *examples, ...) -> (rows, examples, elements)
     shape = len(array), int(np.prod(array.shape[1:front])), -1
     elements = array.reshape(*shape[:2], int(np.prod(array.shape[front:])))
-    there = np.broadcast_to(valid.reshape(*shape[:2], 1), elements.shape)
+    is_logged = np.broadcast_to(valid.reshape(*shape[:2], 1), elements.shape)
     key, text = html.escape(clean(name)), html.escape(kind)
     # The data of a PRNG key is no quantity.
     is_number = array.dtype.kind in "biufc" and not kind.startswith("key<")
-    if not there.any() or not is_number:
+    if not is_logged.any() or not is_number:
         return Line(key, text, "", "", "", "")
     numbers = np.abs(elements) if array.dtype.kind == "c" else elements
     numbers = numbers.astype(np.float64)
-    finite = there & np.isfinite(numbers)
-    bad = there & ~finite
+    finite = is_logged & np.isfinite(numbers)
+    bad = is_logged & ~finite
     return Line(
         key,
         text,
-        html.escape(_last(array, elements, there[..., 0])),
+        html.escape(_last(array, elements, is_logged[..., 0])),
         html.escape(_range(numbers[finite], array.dtype.kind)),
         _health(bad.any(2), rows),
         sparkline_svg(_trend(numbers, finite)),
     )
 
 
-def _last(array: np.ndarray, elements: np.ndarray, there: np.ndarray) -> str:
+def _last(array: np.ndarray, elements: np.ndarray, is_logged: np.ndarray) -> str:
     """Write the last value of a single example, or the mean over those of several."""
-    has_logged = there.any(0)
-    last = len(there) - 1 - np.argmax(there[::-1], axis=0)
+    has_logged = is_logged.any(0)
+    # The last row of each example: the first from the end that it has logged.
+    last = len(is_logged) - 1 - np.argmax(is_logged[::-1], axis=0)
     values = elements[last, np.arange(elements.shape[1])][has_logged]
     if values.shape[1] != 1 or array.dtype.kind == "c":
         return short(values[0]) if len(values) == 1 else ""
@@ -113,8 +114,8 @@ def _health(bad: np.ndarray, rows: FlatRows) -> str:
     names = sorted(rows.steps, key=lambda name: name != "step")
     first = int(np.argmax(is_bad))
     step = names[0] if names else "row"
-    at = float(np.max(rows.steps[step][first])) if names else float(first)
-    text = not_finite(int(bad.sum()), step, at)
+    since = float(np.max(rows.steps[step][first])) if names else float(first)
+    text = not_finite(int(bad.sum()), step, since)
     return f'<span style="color:#c00">{html.escape(text)}</span>'
 
 
@@ -124,6 +125,7 @@ def _trend(numbers: np.ndarray, finite: np.ndarray) -> np.ndarray:
         return np.zeros(0)
     counts = finite.sum((1, 2))
     sums = np.where(finite, numbers, 0.0).sum((1, 2))
+    # Row i belongs to point i * size // rows: points have nearly as many rows each.
     size = min(POINTS, len(numbers))
     point = np.arange(len(numbers)) * size // len(numbers)
     counts, sums = (np.bincount(point, x, size) for x in (counts, sums))
@@ -140,6 +142,7 @@ def sparkline_svg(points: np.ndarray) -> str:
     with np.errstate(all="ignore"):
         share = np.nan_to_num((points - low) / (high - low), nan=0.5)
     x = np.arange(len(points)) / (len(points) - 1) * (WIDTH - 4) + 2
+    # In SVG, y grows downwards. A margin keeps the line inside the picture.
     y = HEIGHT - 3 - share * (HEIGHT - 6)
     path = " ".join(_segments(x, y, np.isfinite(points)))
     return (
@@ -148,10 +151,10 @@ def sparkline_svg(points: np.ndarray) -> str:
     )
 
 
-def _segments(x: np.ndarray, y: np.ndarray, there: np.ndarray) -> Sequence[str]:
+def _segments(x: np.ndarray, y: np.ndarray, finite: np.ndarray) -> Sequence[str]:
     """Return the commands of a path: move to where a part begins, and draw lines."""
     commands, is_drawing = [], False
-    for at_x, at_y, ok in zip(x.tolist(), y.tolist(), there.tolist(), strict=True):
+    for at_x, at_y, ok in zip(x.tolist(), y.tolist(), finite.tolist(), strict=True):
         if ok:
             commands.append(f"{'L' if is_drawing else 'M'}{at_x:.1f},{at_y:.1f}")
         is_drawing = ok

@@ -73,6 +73,8 @@ class LiveCurves:
         )
 
     def _add_scalar(self, name: str, block: Block, key: str, array: np.ndarray) -> None:
+        # The first block decides what a curve is drawn against. Rows of a later block that
+        # lack this step are left out.
         curve = self._curves.get(name) or LiveCurve(key, self._step(block), self._points)
         step = block.steps.get(curve.step)
         if step is None and curve.step != "row":
@@ -126,6 +128,7 @@ class LiveCurve:
         self._spans.add(runs, numbers, rows=1.0, steps=steps)
         means, lows, highs = (array[rows.order] for array in values)
         finite = np.isfinite(means)
+        # Rows are sorted by run here: the last of a run is in front of the next run.
         self._is_finite[rows.slots] = finite[np.cumsum(rows.counts) - 1]
         self._spans.add(
             runs[finite],

@@ -67,6 +67,7 @@ class PNGFile:
     def __init__(self, path: str):
         self._path = Path(path)
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        # Try to write now: an error should come from the logger, not from its thread later.
         self._new = self._path.with_name(f".{self._path.name}.{os.getpid()}.new")
         self._new.touch()
         self._new.unlink()
@@ -131,6 +132,7 @@ class Window:
 
     def _leave(self) -> None:
         """Let the window stay when the program ends; nobody waits for its process."""
+        # A `returncode` keeps Python from warning about a process that is still running.
         self._process.stdin.close()  # pyright: ignore[reportOptionalMemberAccess]
         self._process.returncode = 0
 

@@ -96,8 +96,9 @@ def _spaced(texts: list[Text]) -> Text:
 
 
 def _body(shown: dict[str, Statistics], width: int, *, has_several_runs: bool) -> Table:
-    longest = max(len(clean(name)) + 1 + len(own.note) for name, own in shown.items())
-    name_width = min(NAME, longest)
+    # Names may take what is left of the width, but `NAME` letters in any case.
+    labels = [f"{clean(name)} {statistics.note}" for name, statistics in shown.items()]
+    name_width = min(NAME, max(map(len, labels)))
     # Of several runs, the last value would be that of any of them.
     heads = ["last", "min", "max"]
     if has_several_runs:

@@ -79,6 +79,7 @@ class Spans:
         self.length *= 2
         for name, array in self.arrays.items():
             combine, empty = FIELDS[name]
+            # Spans 0 1, 2 3, ... become spans 0, 1, ..., and the second half is free again.
             half = array.shape[1] // 2
             with np.errstate(all="ignore"):
                 array[:, :half] = combine(array[:, ::2], array[:, 1::2])

@@ -40,6 +40,7 @@ class RowsByRun:
     @classmethod
     def of(cls, runs: np.ndarray, slots: dict[int, int]) -> "RowsByRun":
         """Sort rows by the ids of their runs, and give new runs the next slots."""
+        #     runs   7 9 7 9 9      order  0 2 1 3 4      slots [0 1]      counts [2 3]
         order = np.argsort(runs, kind="stable")
         ordered = runs[order]
         is_first = np.ones(len(runs), bool)
@@ -56,6 +57,7 @@ class RowsByRun:
 
     def numbers(self, before: np.ndarray) -> np.ndarray:
         """Number the sorted rows in their runs, after the rows that these had before."""
+        # Sorted, run by run: 0 1 | 2 3 4. Each run counts from what it had before.
         firsts = np.cumsum(self.counts) - self.counts
         shift = before[self.slots] - firsts
         return np.arange(len(self.order)) + np.repeat(shift, self.counts)
@@ -120,6 +122,7 @@ class Statistics:
             means, lows, highs = mean_and_range(array, valid)
             self.low = min(self.low, np.fmin.reduce(lows, initial=np.inf))
             self.high = max(self.high, np.fmax.reduce(highs, initial=-np.inf))
+        # `numbers` is sorted by run. Undo that, for the order of logging.
         numbers = rows.numbers(self._counts)
         self._count_nonfinite(numbers[np.argsort(rows.order)], means, step)
         self.trend.add(numbers, means[rows.order])
@@ -185,6 +188,7 @@ class Trend:
         (filled,) = np.nonzero(counts)
         if not len(filled):
             return np.zeros(0)
+        # Join neighbouring spans until they fit, weighted by how many values each has.
         size = min(most, filled[-1] + 1)
         point = filled * size // (filled[-1] + 1)
         counts, sums = (np.bincount(point, x[filled], size) for x in (counts, sums))

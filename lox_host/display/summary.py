@@ -112,6 +112,8 @@ class Progress:
             done = self._done.get(slot, 0)
             # The program was called again and starts over.
             done = new if done == self.expected else done + new
+            # A run that has logged more than one program does is in the next call of it:
+            # with 10 rows per call, row 23 is row 3 of the third call.
             self._done[slot] = (done - 1) % expected + 1 if expected else done
         self.rows += len(rows.order)
         self.expected = expected

@@ -65,6 +65,7 @@ class Region:
             if len(self._views) == 1 or self._live is None:
                 self.end()
                 return
+            # Draw the rest without it, and then print it above: it scrolls away like text.
             self._views = tuple(other for other in self._views if other is not view)
             self._live.refresh()
             live = self._live
@@ -145,6 +146,8 @@ class Region:
 
 def divide_lines(heights: Sequence[int], lines: int) -> list[int]:
     """Divide lines among views: small ones get what they ask for, tall ones the same."""
+    # From the smallest: what it does not need is there for the others.
+    #     heights 1 9 3, 8 lines    ->    1 of 8/3, 3 of 7/2, 4 of 4/1
     shares = [0] * len(heights)
     order = sorted(range(len(heights)), key=lambda i: heights[i])
     for done, i in enumerate(order):

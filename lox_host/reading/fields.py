@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lox_host.reading.names import ends_like, list_names, suggest
-from lox_host.run_key import run_seed
+from lox_host.run_id import run_seed
 from lox_host.store import StoredRun
 
 # Returns the value of a field for a run, or None if the run does not have it.
@@ -51,6 +51,7 @@ def field(runs: Sequence[StoredRun], name: str) -> tuple[str, Getter]:
         return name, last_value(name)
     if name in FIELDS:
         return name, FIELDS[name]
+    # No exact match: names that end like this, `optim.lr` for `lr`.
     found = [(entry, setting) for entry in settings if ends_like(entry, name, ".")]
     found += [(key, last_value) for key in keys if ends_like(key, name)]
     if len(found) == 1:

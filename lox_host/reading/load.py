@@ -11,8 +11,8 @@ from lox_host.reading.select import SelectedRun, by_session
 from lox_host.rows import FlatRows
 from lox_host.run_config import flat_config
 from lox_host.store import KeyRows, pad, read_key_rows
-from lox_host.table import RunLabels, plain
 from lox_host.tree import map_arrays
+from lox_host.wide_table import RunLabels, plain
 
 
 def load_key_rows(
@@ -32,7 +32,7 @@ def load_key_rows(
         by_id = read_key_rows(reader, [run.id for run in selected], keys)
         found |= {run: by_id[run.id] for run in selected}
     for key in keys or ():
-        if not any(key in own for own in found.values()):
+        if not any(key in logs for logs in found.values()):
             known = list(dict.fromkeys(it.chain(*(run.reader.keys for run in runs))))
             raise LookupError(
                 f"The run {runs[0].name!r} in {runs[0].store!r} has no key {key!r}. All "
@@ -50,7 +50,8 @@ def padded(
         ValueError: If they cannot be stacked. The text describes a row of two such runs.
     """
     try:
-        parts = pad([own.get(key) for own in logs])
+        parts = pad([of_run.get(key) for of_run in logs])
+        # Stacking no rows is enough to find out whether it can be done.
         map_arrays(
             lambda *arrays: np.stack([x[:0] for x in arrays]), *(p.value for p in parts)
         )
@@ -59,9 +60,10 @@ def padded(
     except (TypeError, ValueError, KeyError):
         pass  # said below
     forms: dict[str, str] = {}
-    for run, own in zip(runs, logs, strict=True):
-        if key in own:
-            forms.setdefault(_row_form(own[key]), run.name)
+    # Two of the forms, each with the first run that has it.
+    for run, of_run in zip(runs, logs, strict=True):
+        if key in of_run:
+            forms.setdefault(_row_form(of_run[key]), run.name)
     (one, first), (other, second), *_ = forms.items()
     raise ValueError(
         f"The {len(logs)} runs in {runs[0].store!r} cannot be stacked: a row of {key!r} is "

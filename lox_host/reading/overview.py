@@ -57,16 +57,20 @@ def overview(
     # Keys with the same number of runs stay in the order of logging.
     known = Counter(key for run in among for key in run.last)
     shown = list(keys) or [key for key, _ in known.most_common(VALUES)]
-    return [
+    columns = [
         Column("RUN", labels),
         Column("#", [str(run.index) for run in runs], right=True, style="dim", rank=8),
         Column("STATE", [run.state for run in runs], style="dim", rank=1),
-        # The first entry and the first value stay longer than any second one.
-        *(_entry(runs, name, rank=3 + 2 * i) for i, name in enumerate(entries)),
-        *(
-            value_column([[run] for run in runs], key, rank=0 if keys else 2 + 2 * i)
-            for i, key in enumerate(shown)
-        ),
+    ]
+    # A narrow table leaves out the highest ranks first. The first entry and the first value
+    # stay longer than any second one, and keys that were asked for stay in any case.
+    for i, name in enumerate(entries):
+        columns.append(_entry(runs, name, rank=3 + 2 * i))
+    for i, key in enumerate(shown):
+        rank = 0 if keys else 2 + 2 * i
+        columns.append(value_column([[run] for run in runs], key, rank=rank))
+    return [
+        *columns,
         Column("ROWS", [str(run.rows) for run in runs], right=True, rank=9),
         Column("STARTED", [short_date(run.start) for run in runs], style="dim", rank=30),
         Column("TOOK", [duration(run.took) for run in runs], right=True, rank=29),
@@ -114,22 +118,21 @@ def grouped(
         values = tuple(_cell(name, get, run) for name, get in getters)
         groups.setdefault(values, []).append(run)
     lines = list(groups.values())
+    # `groups` is sorted by the values of the fields, numbers by size.
     known = Counter(key for run in runs for key in run.last)
     shown = list(keys) or [key for key, _ in known.most_common(VALUES)]
-    columns = [
-        Column(clean(name), [values[i] for values in groups], right=_are_numbers(get, runs))
-        for i, (name, get) in enumerate(getters)
-    ]
+    columns = []
+    for i, (name, get) in enumerate(getters):
+        cells = [values[i] for values in groups]
+        columns.append(Column(clean(name), cells, right=_are_numbers(get, runs)))
     columns += [
         Column("RUNS", [str(len(line)) for line in lines], right=True),
         Column("STATE", [_states(line) for line in lines], style="dim", rank=9),
-        *(
-            value_column(lines, key, rank=0 if keys else 2 + i)
-            for i, key in enumerate(shown)
-        ),
-        Column("ROWS", [_range([run.rows for run in line]) for line in lines], rank=8),
     ]
-    return columns, lines
+    for i, key in enumerate(shown):
+        columns.append(value_column(lines, key, rank=0 if keys else 2 + i))
+    ranges = [_range([run.rows for run in line]) for line in lines]
+    return [*columns, Column("ROWS", ranges, rank=8)], lines
 
 
 def value_column(
@@ -137,6 +140,7 @@ def value_column(
 ) -> Column:
     """Return a column with the last values of runs, or with means and deviations."""
     pairs = [_mean(line, key) for line in lines]
+    # Numbers are aligned to the right by themselves; the deviations follow them.
     width = max((len(number) for number, _ in pairs), default=0)
     cells = [f"{number:>{width}}{spread}" for number, spread in pairs]
     return Column(clean(key), cells, numbers=True, rank=rank)
@@ -151,6 +155,8 @@ def _mean(runs: Sequence[StoredRun], key: str) -> tuple[str, str]:
         return digits(float(found[0]), found[0].dtype.kind), ""
     with np.errstate(all="ignore"):
         numbers = np.array(found, np.float64)
+        # The mean of the runs that are left, and how many are not: a single NaN would hide
+        # all others.
         finite = numbers[np.isfinite(numbers)]
         gone = diverged(len(numbers) - len(finite), len(numbers))
         if not len(finite):

@@ -13,7 +13,7 @@ from lox_host.reading.overview import health, overview
 from lox_host.reading.select import SelectedRun, all_runs, by_session, select_all
 from lox_host.reading.where import Where, select_where
 from lox_host.store import Path, StoredRun, retry_if_stale, stored_runs
-from lox_host.table import Cells, column_of, in_pandas, in_polars, plain
+from lox_host.wide_table import Cells, column_of, in_pandas, in_polars, plain
 
 if TYPE_CHECKING:
     import pandas
@@ -111,6 +111,7 @@ def select_meant(texts: Iterable[str], where: Where | None) -> list[SelectedRun]
         return runs
     # Lines of several stores may have the same numbers.
     stored = describe_runs(runs)
+    # By identity: descriptions of two runs may be equal.
     meant = {id(run) for run in select_where(stored, where)}
     found = [run for run, its in zip(runs, stored, strict=True) if id(its) in meant]
     if not found:
@@ -129,6 +130,7 @@ def run_columns(runs: Sequence[StoredRun]) -> dict[str, Cells]:
         "took": column_of([float(run.took) for run in runs]),
         "rows": column_of([run.rows for run in runs]),
     }
+    # A config entry may be called like a key or a column. Both stay, under longer names.
     taken = {*columns, *keys}
     for name in dict.fromkeys(name for run in runs for name in run.settings):
         free = f"config.{name}" if name in taken else name

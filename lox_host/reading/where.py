@@ -83,6 +83,7 @@ def _matches(value: Any, wanted: Any) -> bool:
 
 def is_equal(a: Any, b: Any) -> bool:
     """Compare two values: NaN with NaN, and 1e-3 with the float32 that is nearest to it."""
+    # An integer is exact. A float may have been through float32 on a device.
     if isinstance(a, float) or isinstance(b, float):
         try:
             a, b = _alike(a, b)
@@ -129,6 +130,7 @@ class _Parser:
 
     def _condition(self, node: ast.expr) -> Condition:
         """Return the condition of a part of the expression."""
+        # Of three values: `or` is true if any part is, or else unknown if any part is.
         if isinstance(node, ast.BoolOp):
             parts = [self._condition(part) for part in node.values]
             decisive = isinstance(node.op, ast.Or)
@@ -194,6 +196,7 @@ class _Parser:
                 f"contains {ast.unparse(node)!r}; it may contain names, numbers, strings "
                 "in quotes, lists, comparisons, `and`, `or`, `not` and `in`"
             )
+        # Without runs there are no names to check, and nothing to select.
         if not self._runs:
             return lambda run: None
         try:

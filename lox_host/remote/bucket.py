@@ -65,6 +65,7 @@ class Bucket:
             )
             return
         options: dict[str, Any] = {"timeout": f"{_TIMEOUT}s", "connect_timeout": "5s"}
+        # A server of one's own, such as MinIO, often has no certificate.
         if any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS):
             options["allow_http"] = True
         retry = {"max_retries": 3, "retry_timeout": _RETRIES}
@@ -153,6 +154,7 @@ class _errors:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None or isinstance(error, BucketError):
             return
+        # obstore says "not found" for a missing bucket, too, which is another problem.
         if isinstance(error, FileNotFoundError) and not _is_bucket_missing(str(error)):
             return
         if isinstance(error, Exception):

@@ -98,6 +98,7 @@ def _join(bucket: Bucket, reader: Reader, chunks: Sequence[Sequence[str]]) -> in
             data = encode_segment(parts, names, encode([line]))
             bucket.put(rows_path(session, name), data)
             flushes.append(line)
+    # From here on, readers find the new objects.
     put_manifest(bucket, session, _manifest(reader, flushes))
     bucket.delete(rows_path(session, name) for name in old)
     return len(flushes)

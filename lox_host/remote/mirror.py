@@ -98,6 +98,7 @@ def refresh_store(url: str) -> tuple[list[pathlib.Path], list[str]]:
         for folder in store.iterdir():
             if is_session_name(folder.name) and folder.name not in manifests:
                 shutil.rmtree(folder)  # the session has been removed from the store
+        # Side by side: each session takes one or two requests.
         folders = [store / name for name in sorted(manifests)]
         list(threads.map(lambda f: _refresh(bucket, f, manifests[f.name]), folders))
     return folders, []
@@ -159,6 +160,7 @@ def _refresh(
         data: The lines of the manifest. None: download them if they have changed.
     """
     state, before = _read_state(folder)
+    # Lines behind `state.size` are of segments that the next probe asks for again.
     lines, changed = before[: state.size], found.modified
     if state.etag != found.etag or not before:
         with contextlib.suppress(FileNotFoundError):
@@ -173,7 +175,7 @@ def _refresh(
             state = _State(found.etag, _next_segment(lines), size, ended)
         state = dataclasses.replace(state, etag=found.etag)
     elif state.ended:
-        return
+        return  # nothing can have changed
     folder.mkdir(exist_ok=True)
     if not state.ended:
         state, lines, latest = _probe(bucket, folder, state, lines)

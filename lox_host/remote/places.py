@@ -69,8 +69,9 @@ def mirror_folder(url: str) -> pathlib.Path:
     return _made(folder_for(url, cache_root()), url)
 
 
-def _root(own: str, shared: str, home: str, inner: str) -> pathlib.Path:
-    if given := os.environ.get(own):
+def _root(variable: str, shared: str, home: str, inner: str) -> pathlib.Path:
+    # The variable of lox names the folder itself, the other one that of all programs.
+    if given := os.environ.get(variable):
         return pathlib.Path(given).expanduser().absolute()
     base = os.environ.get(shared) or pathlib.Path.home() / home
     return pathlib.Path(base) / inner

@@ -63,6 +63,7 @@ def save_runs(
     session.end(small_frames=ALL)
     with contextlib.closing(SessionUpload(bucket, folder)) as upload:
         upload.push()
+    # A session that has other runs, too, stays: its rows of these runs are older ones.
     saved = {(run.key, run.process) for run in runs}
     for reader in older:
         if all((run.key, run.process) in saved for run in reader.runs.values()):

@@ -107,6 +107,8 @@ class SessionUpload:
             self._pending.popleft()
             if not self._pending:
                 self._free()
+        # The manifest has the lines of all segments: storing it after each one would take
+        # ever longer. It may lack the last ones, for which readers ask by number.
         covered = self._log.covered
         lacking = self._log.sent - (covered or 0)
         if self._sealer.ended and not self.is_written:
@@ -150,6 +152,8 @@ class SessionUpload:
         is_first, ended = not self._log.plans, self._sealer.ended
         if not is_first and not ended and not self._sealer.has_rows(after, upto):
             return False
+        # Note the plan before anything is sent. A process that takes over then makes the
+        # same segments, and replaces them with themselves.
         plan = Plan(upto, self._log.sent)
         self._log.plan(plan)
         self._take(plan)
@@ -181,9 +185,6 @@ class SessionUpload:
         if not (self._log.is_ending and is_over(self._bucket, self.session)):
             self._log.note_ending()
             self._put_manifest(self._manifest + last_line)
-        self._remove()
-
-    def _remove(self) -> None:
         remove_session(self._folder)
         self._is_removed = True
         self._log.close()

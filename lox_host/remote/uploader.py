@@ -86,6 +86,7 @@ class Uploader:
 
     def _run(self) -> None:
         while True:
+            # Read before the upload: a later request is for the next one.
             with self._change:
                 asked = self._asked
             self._attempt()

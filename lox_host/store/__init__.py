@@ -43,6 +43,7 @@ from lox_host.store.doctor import (
     examine as examine,
     repair as repair,
 )
+from lox_host.store.earlier_runs import EarlierRuns as EarlierRuns
 from lox_host.store.folder import (
     FORMAT as FORMAT,
     begin_session as begin_session,
@@ -87,21 +88,20 @@ from lox_host.store.key_rows import (
     read_key_rows as read_key_rows,
 )
 from lox_host.store.reader import (
-    NonFinite as NonFinite,
     Reader as Reader,
     open_session as open_session,
     open_store as open_store,
     reopen as reopen,
     retry_if_stale as retry_if_stale,
 )
-from lox_host.store.resuming import EarlierRuns as EarlierRuns
+from lox_host.store.run_statistics import NonFinite as NonFinite
 from lox_host.store.saving import (
     after as after,
     newest_sessions as newest_sessions,
     save_runs as save_runs,
     save_session as save_session,
 )
-from lox_host.store.sealing import (
+from lox_host.store.sealed_segments import (
     Sealer as Sealer,
     Segment as Segment,
     segment_name as segment_name,

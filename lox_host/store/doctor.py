@@ -10,6 +10,7 @@ from collections import Counter
 from lox_host.store.folder import Path, examine_folder, list_session, mark
 from lox_host.store.format.journal import DATA_FILE, NAME
 from lox_host.store.reader import Reader, read_session
+from lox_host.store.run_statistics import lost_rows, row_counts
 from lox_host.store.session import Session
 
 
@@ -59,6 +60,7 @@ def repair(reports: list[SessionReport], to: Path) -> None:
     for report in reports:
         if report.reader is None:
             continue
+        # Under its first name, by which its journal knows itself.
         folder = target / report.reader.original
         folder.mkdir()
         if report.problems:
@@ -81,7 +83,7 @@ def _examine_session(folder: pathlib.Path, names: set[str]) -> SessionReport:
     problems = list(reader.problems)
     if reader.original != folder.name:
         problems.append(f"was called {reader.original}")
-    lost = reader.lost_rows()
+    lost = lost_rows(reader)
     problems += [f"rows of {key!r} that are damaged: {rows}" for key, rows in lost.items()]
     return SessionReport(folder.name, reader, problems, _rows(reader))
 
@@ -90,7 +92,8 @@ def _rows(reader: Reader) -> int:
     longest = Counter[int]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is in the report
-        for counts in reader.row_counts().values():
+        # `|` of counters is the larger of each.
+        for counts in row_counts(reader).values():
             longest |= counts
     return sum(longest[id] for id in reader.runs)
 
@@ -103,6 +106,7 @@ def _write_anew(reader: Reader, folder: pathlib.Path) -> None:
         session.open(run, tuple(reader.saved_keys(id)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is in the report
+        # Keys without rows are known by their layouts, which an empty block keeps.
         empty = [layout.empty_block() for layout in reader.layouts.values()]
         session.append([*empty, *reader.blocks()])
     session.end(reader.last_change)

@@ -38,6 +38,7 @@ class JournalTail:
         if url_of(self._session.parent) is not None:
             remote().refresh_session(self._session)
         with open(open_file(self._session / journal.NAME), "rb") as file:
+            # A journal that is replaced, not appended to, is another file.
             inode = os.fstat(file.fileno()).st_ino
             if inode != self._inode:
                 self.restart()

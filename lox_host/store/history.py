@@ -98,6 +98,8 @@ class History:
             limit: Limits = {}
             for run in (RunOf(self._current, id), *reversed(chain)):
                 limits[run] = limit
+                #     sessions    1: steps 0-4    2: steps 3-7    3: steps 6-8
+                #     limit       1: 3            2: 6            3: none
                 first = run.reader.first_steps.get(run.id, {})
                 limit = {
                     name: min(limit.get(name, math.inf), first.get(name, math.inf))
@@ -214,6 +216,7 @@ class Part:
         cut = _by_run(steps.runs, self._cuts, math.inf)
         with np.errstate(invalid="ignore"):
             is_before = ~(steps.values >= limit)
+        # Rows whose step no later session has are cut by their number in the session.
         return np.where(np.isnan(limit), steps.order < cut, is_before)
 
     def _limit(self, steps: Steps) -> np.ndarray:
@@ -232,6 +235,8 @@ def first_steps(reader: "Reader") -> dict[int, Limits]:
                 steps = _steps_of_frame(frames, frame, layout)
                 if steps is None or steps.name is None:
                     continue
+                # The lowest step of each run in this frame. `fmin` ignores NaN, which is a
+                # row without a step.
                 runs, inverse = np.unique(steps.runs, return_inverse=True)
                 lowest = np.full(len(runs), np.inf)
                 np.fmin.at(lowest, inverse, steps.values)
@@ -247,12 +252,14 @@ def link_sessions(readers: "Iterable[Reader]") -> "list[Reader]":
     # and process.
     chains: dict[tuple[str, int], tuple[RunOf, ...]] = {}
     linked = list(readers)
+    # Most stores have no resumed run, and then the first steps need not be read.
     if not any(run.resumed for reader in linked for run in reader.runs.values()):
         return linked
     for reader in linked:
         earlier: dict[int, tuple[RunOf, ...]] = {}
         for run in reader.runs.values():
             identity = run.identity, run.process
+            # A run that starts anew begins a chain of its own.
             chain = chains.get(identity, ()) if run.resumed else ()
             if chain:
                 earlier[run.id] = chain

@@ -195,6 +195,7 @@ def _join(key: str, parts: Sequence[KeyRows]) -> KeyRows:
     if len(parts) == 1:
         return parts[0]
     _check_forms(key, parts)
+    # Groups are files of their own. The row numbers say how their rows follow each other.
     order = np.argsort(np.concatenate([part.order for part in parts]), kind="stable")
 
     def concatenate(*arrays: np.ndarray) -> np.ndarray:

@@ -18,26 +18,23 @@ import functools as ft
 import itertools as it
 import pathlib
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from lox_host.rows import Block
 from lox_host.store.address import url_of
-from lox_host.store.ended import EndedSession, read_ended
+from lox_host.store.ended_session import EndedSession, read_ended
 from lox_host.store.folder import Path, sessions_of, warn_of_store
 from lox_host.store.format import journal
 from lox_host.store.format.content import Content, read_content
-from lox_host.store.format.dtypes import dtype_named
 from lox_host.store.format.files import read_file
 from lox_host.store.format.frame_reader import FrameReader, StaleSession
-from lox_host.store.format.frames import Frame, is_finite
+from lox_host.store.format.frames import Frame
 from lox_host.store.format.journal import Entry, read_journal, warn_of_problems
-from lox_host.store.format.layout import ROW, RUN, Layout
+from lox_host.store.format.layout import ROW, Layout
 from lox_host.store.history import History, Limits, Links, first_steps, link_sessions
-from lox_host.tree import leaves
 from lox_host.writer import Run
 
 # A session without an end that changed within this many seconds counts as live.
@@ -66,6 +63,7 @@ def open_store(path: Path) -> "list[Reader]":
         except OSError as error:
             problems.append(f"the session {folder.name} cannot be read: {error}")
             continue
+        # A copy has the runs of its original, which must not appear twice.
         if reader.original != folder.name:
             problems.append(f"the session {folder.name} is a copy of {reader.original}")
             if reader.original in names:
@@ -118,18 +116,6 @@ def retry_if_stale(fun: Callable[P, T]) -> Callable[P, T]:
                 return fun(*args, **kwargs)
 
     return retried
-
-
-class NonFinite(NamedTuple):
-    """How many rows of a key are NaN or infinite, and the step of the first of them.
-
-    Rows without steps have an empty name for the step, and `first` is their number in the
-    session.
-    """
-
-    rows: int
-    step: str
-    first: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -234,7 +220,8 @@ class Reader:
         return read_content(self.entries)
 
     @ft.cached_property
-    def _ids(self) -> np.ndarray:
+    def run_ids(self) -> np.ndarray:
+        """The ids of all runs, sorted."""
         return np.array(sorted(self.runs), np.int64)
 
     @ft.cached_property
@@ -277,9 +264,9 @@ class Reader:
 
     @ft.cached_property
     def _keys_without_rows(self) -> frozenset[str]:
-        own = frozenset(it.chain(*(layout.keys for layout in self.layouts.values())))
+        known = frozenset(it.chain(*(layout.keys for layout in self.layouts.values())))
         filled = (layout for group, layout in self.layouts.items() if self.frames[group])
-        return own.difference(*(layout.keys for layout in filled))
+        return known.difference(*(layout.keys for layout in filled))
 
     def saved_keys(self, run: int) -> list[str]:
         """Return the keys that a run was saved with, in their order."""
@@ -315,6 +302,7 @@ class Reader:
             return
         if since is None:
             yield from self.history.blocks(runs, keys)
+        # Rows of this session come after all of the earlier ones.
         before = self.history.rows
         for block in self.own_blocks(runs, keys, since):
             yield dataclasses.replace(block, order=block.order + before)
@@ -340,8 +328,8 @@ class Reader:
     def _known_ids(self, runs: Collection[int] | None) -> np.ndarray:
         """Return the ids of runs that there are, in order. None: all of them."""
         if runs is None:
-            return self._ids
-        return np.intersect1d(self._ids, np.array(sorted(runs), np.int64))
+            return self.run_ids
+        return np.intersect1d(self.run_ids, np.array(sorted(runs), np.int64))
 
     def last_blocks(
         self, rows: int, runs: Collection[int], keys: Collection[str]
@@ -349,6 +337,7 @@ class Reader:
         """Yield at least `rows` rows from the end of each group, if it has as many."""
         ids = self._known_ids(runs)
         with self.frame_reader() as frames:
+            # From the end, frame by frame, until there are enough rows.
             for group in self.frames.values():
                 missing = rows
                 for frame in reversed(group):
@@ -370,151 +359,6 @@ class Reader:
                     found[number] = int(rows.max())
         return found
 
-    def last_values(self) -> dict[int, dict[str, np.generic]]:
-        """Return by run the last value of each key that is a real number.
-
-        Each group is read from its end until all runs have been found there, so that this
-        takes as few frames as it can.
-        """
-        # The same key may be in several groups: the row with the highest number counts.
-        newest: dict[tuple[int, str], tuple[int, np.generic]] = {}
-        with self.frame_reader() as frames:
-            for number, layout in self.layouts.items():
-                keys = [key for key in layout.keys if layout.is_number(key)]
-                # A run that logs other keys is never found, and its frames are skipped by
-                # the ids in the journal.
-                missing = self._ids
-                for frame in reversed(self.frames[number]):
-                    if not missing.size:
-                        break
-                    block = frames.read(frame, missing, keys)
-                    if block is None:
-                        continue
-                    rows = _last_row_of_each_run(block)
-                    missing = np.setdiff1d(missing, block.runs[rows], assume_unique=True)
-                    found = block.runs[rows].tolist(), block.order[rows].tolist()
-                    for key, array in block.values.items():
-                        for run, order, value in zip(*found, array[rows], strict=True):
-                            if order > newest.get((run, key), (-1,))[0]:
-                                newest[run, key] = order, value
-            frames.warn_of_damage()
-        if self.history is not None:
-            for pair, value in _last_of(self.history.blocks(None, None)).items():
-                newest.setdefault(pair, value)
-        values: dict[int, dict[str, np.generic]] = {run: {} for run in self.runs}
-        for key in self.keys:
-            for run, its_values in values.items():
-                if (run, key) in newest:
-                    its_values[key] = newest[run, key][1]
-        return values
-
-    def nonfinite(self) -> dict[int, dict[str, NonFinite]]:
-        """Return how many rows are not finite, and the first of them, by run and key.
-
-        The journal says which columns to look at. In the first format it does not, so this
-        only looks at keys that are numbers.
-        """
-        found: dict[int, dict[str, NonFinite]] = {}
-        with self.frame_reader() as frames:
-            for frame in it.chain.from_iterable(self.frames.values()):
-                layout = self.layouts[frame.group]
-                keys = [key for key in layout.keys if _may_be_nonfinite(layout, key, frame)]
-                block = frames.read(frame, self._ids, keys) if keys else None
-                if block is not None:
-                    for key in block.values:
-                        _count_nonfinite(found, block, key)
-        if self.history is not None:
-            for block in self.history.blocks(None, None):
-                for key in block.values:
-                    _count_nonfinite(found, block, key)
-        return found
-
-    def lost_rows(self) -> Counter[str]:
-        """Read everything, and return how many rows are damaged, by key."""
-        with self.frame_reader() as frames:
-            for frame in it.chain.from_iterable(self.frames.values()):
-                frames.read(frame, self._ids, None)
-            return frames.lost
-
-    def row_counts(self) -> dict[str, Counter[int]]:
-        """Return how many rows each run has, by key."""
-        counts = {key: Counter[int]() for key in self.keys}
-        if self.history is not None:
-            counts.update(self.history.row_counts())
-        with self.frame_reader() as frames:
-            for number, layout in self.layouts.items():
-                rows = Counter[int]()
-                for frame in self.frames[number]:
-                    rows.update(self._rows_by_run(frames, frame))
-                for key in layout.keys:
-                    counts[key] += rows
-        return counts
-
-    def _rows_by_run(self, frames: FrameReader, frame: Frame) -> dict[int, int]:
-        low, high = frame.runs
-        # If all rows are of one run, the journal is enough.
-        if low == high:
-            return {low: frame.rows}
-        ids = frames.column(frame, RUN)
-        if ids is None:
-            frames.leave_out(f"A frame of {frame.rows} rows")
-            return {}
-        runs, rows = np.unique(ids, return_counts=True)
-        return dict(zip(runs.tolist(), rows.tolist(), strict=True))
-
-
-def _last_of(
-    blocks: Iterable[Block],
-) -> dict[tuple[int, str], tuple[int, np.generic]]:
-    """Return the row number and value of the last scalar, by run and key."""
-    last: dict[tuple[int, str], tuple[int, np.generic]] = {}
-    for block in blocks:
-        rows = _last_row_of_each_run(block)
-        for key, array in block.values.items():
-            is_number = isinstance(array, np.ndarray) and array.ndim == 1
-            if not is_number or array.dtype.kind == "c" or block.forms[key].keys:
-                continue
-            found = block.runs[rows].tolist(), block.order[rows].tolist()
-            for run, order, value in zip(*found, array[rows], strict=True):
-                if order > last.get((run, key), (-1,))[0]:
-                    last[run, key] = order, value
-    return last
-
-
-def _may_be_nonfinite(layout: Layout, key: str, frame: Frame) -> bool:
-    if frame.nonfinite is not None:
-        return not set(layout.keys[key].columns).isdisjoint(frame.nonfinite)
-    if not layout.is_number(key):
-        return False
-    (number,) = layout.keys[key].columns[-1:]
-    return dtype_named(layout.columns[number].dtype).kind not in "biu"
-
-
-def _count_nonfinite(
-    found: dict[int, dict[str, NonFinite]], block: Block, key: str
-) -> None:
-    """Add the rows of a key in which some example that logged is not finite."""
-    is_bad = np.zeros(len(block), bool)
-    for _, array in leaves(block.values[key]):
-        bad = ~is_finite(array)
-        valid = block.valid.get(key)
-        if valid is not None:
-            bad = bad & valid.reshape(valid.shape + (1,) * (bad.ndim - valid.ndim))
-        is_bad |= bad.reshape(len(block), -1).any(1)
-    rows = np.flatnonzero(is_bad)
-    names = sorted(block.steps, key=lambda name: name != "step")
-    steps = block.steps[names[0]] if names else block.order
-    runs, firsts, counts = np.unique(
-        block.runs[rows], return_index=True, return_counts=True
-    )
-    for run, at, number in zip(runs.tolist(), rows[firsts], counts.tolist(), strict=True):
-        first = NonFinite(number, names[0] if names else "", float(np.max(steps[at])))
-        before = found.setdefault(run, {}).get(key)
-        if before is not None:
-            number += before.rows
-            first = before if before.first <= first.first else first
-        found[run][key] = first._replace(rows=number)
-
 
 def _end_of(block: Block, rows: int) -> Block:
     """Return at least `rows` rows from the end of a block.
@@ -524,8 +368,3 @@ def _end_of(block: Block, rows: int) -> Block:
     if len(block) <= rows:
         return block
     return block.select(block.order >= np.partition(block.order, -rows)[-rows])
-
-
-def _last_row_of_each_run(block: Block) -> np.ndarray:
-    _, from_end = np.unique(block.runs[::-1], return_index=True)
-    return len(block) - 1 - from_end

@@ -54,6 +54,7 @@ def save_runs(
     if is_url(path):
         remote().save_runs(path, mode, runs, keys, blocks)
         return
+    # Before anything is written: in mode "w", what is written now must not be removed.
     older = [] if mode == "x" or not is_store(path) else _read_sessions(path)
     if mode == "a":
         newest = newest_sessions(older, runs)
@@ -114,6 +115,8 @@ def _add_to(
             time.sleep(0.05)
     ids = {run.key: id for id, run in reader.runs.items()}
     if session is None:
+        # It cannot be added to, so what it has of these runs is written once more, in front
+        # of the new rows.
         before = [
             block.renamed({ids[run.key]: run.id})
             for run in runs
@@ -132,6 +135,7 @@ def _add_to(
     for run in runs:
         old = reader.runs[ids[run.key]]
         saved = reader.saved_keys(old.id)
+        # Another line for the run, with more keys: the last one counts.
         if not set(keys) <= set(saved):
             session.open(old, tuple(dict.fromkeys([*saved, *keys])))
     renamed = {run.id: ids[run.key] for run in runs}

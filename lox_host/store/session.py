@@ -90,6 +90,7 @@ class Session:
         """
         file = open_file(reader.folder / journal.NAME, os.O_RDWR | os.O_APPEND)
         try:
+            # Read the journal again with the lock: it may have grown in between.
             if not lock(file):
                 raise SessionBusy(f"The session in {str(reader.folder)!r} is being written")
             now = journal.read_journal(reader.folder)
@@ -103,6 +104,7 @@ class Session:
             return None
         session = cls.__new__(cls)
         session._begin(reader.folder, file, Segments.after(reader.folder, reader.frames))
+        # Go on where the last writer stopped: line numbers, groups and row numbers.
         session._lines = now.next_number
         for number, layout in reader.layouts.items():
             kind, _ = flatten(layout.empty_block())
@@ -139,6 +141,8 @@ class Session:
         """Add rows. The next `flush` writes them, or this call if there are many."""
         # These numbers start at 0 in each call. `self._rows` is added to them below.
         numbers = _row_numbers(blocks)
+        # While the disk is full, rows are kept in memory up to a limit. Then they are left
+        # out, but their keys are not: an empty block still makes its group.
         waiting = sum(group.nbytes for group in self._groups.values())
         if self._has_failed and waiting > KEPT:
             self._lost_rows += sum(map(len, blocks))
@@ -203,6 +207,7 @@ class Session:
             self._note({"end": round(time.time() if seconds is None else seconds)})
         finally:
             self.close()
+        # The summary describes the files as compacting leaves them, so it comes last.
         compact(self._folder, self._segments.count, small_frames)
         note_summary(self._folder)
         for path in (*self._folder.iterdir(), self._folder):

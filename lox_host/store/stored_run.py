@@ -10,7 +10,8 @@ import numpy as np
 
 from lox_host.run_config import flat_config
 from lox_host.store.address import shown
-from lox_host.store.reader import NonFinite, Reader
+from lox_host.store.reader import Reader
+from lox_host.store.run_statistics import NonFinite
 from lox_host.store.summary import summary_of
 
 

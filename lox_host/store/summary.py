@@ -1,7 +1,8 @@
 """Summarize the runs of a session: their rows, last values and non-finite values.
 
-A session notes its summary in the last line of its journal when it ends. `ended.py` says
-when that line counts. For other sessions, the summary is computed from the frames.
+A session notes its summary in the last line of its journal when it ends, and
+`ended_session.py` says when that line counts. For other sessions, the summary is computed
+from the frames.
 """
 
 import functools as ft
@@ -20,7 +21,8 @@ from lox_host.store.format.files import open_file
 from lox_host.store.format.journal import Entry
 from lox_host.store.format.layout import bad_fields, check, is_count
 from lox_host.store.format.lock import lock
-from lox_host.store.reader import NonFinite, Reader
+from lox_host.store.reader import Reader
+from lox_host.store.run_statistics import NonFinite, last_values, nonfinite, row_counts
 
 # Summaries with more numbers than this are not noted. Every reader would have to read them.
 MOST = 200_000
@@ -82,13 +84,9 @@ def note_summary(session: pathlib.Path) -> None:
 
 
 def _read(reader: Reader) -> Summary:
-    counts, last, nonfinite = reader.row_counts(), reader.last_values(), reader.nonfinite()
+    counts, last, bad = row_counts(reader), last_values(reader), nonfinite(reader)
     return {
-        id: RunSummary(
-            _rows_of_run(reader, counts, id),
-            last[id],
-            nonfinite.get(id, {}),
-        )
+        id: RunSummary(_rows_of_run(reader, counts, id), last[id], bad.get(id, {}))
         for id in reader.runs
     }
 
@@ -105,6 +103,7 @@ def _rows_of_run(
 
 def _encode(summary: Summary, reader: Reader) -> dict[str, Any]:
     """Encode a summary as JSON, key by key."""
+    # Column by column: JSON that repeats no names for each of a thousand runs.
     keys: dict[str, Any] = {}
     for key in reader.keys:
         rows = [run.rows.get(key) for run in summary.values()]
@@ -117,6 +116,7 @@ def _encode(summary: Summary, reader: Reader) -> dict[str, Any]:
                 dtypes if len({*dtypes} - {None}) > 1 else max(filter(None, dtypes))
             )
             fields["last"] = [None if value is None else _number(value) for value in last]
+        # Few runs have any, so these are listed with the position of the run.
         bad = enumerate(run.nonfinite.get(key) for run in summary.values())
         fields["nonfinite"] = [[i, *found] for i, found in bad if found is not None]
         keys[key] = fields
@@ -130,6 +130,7 @@ def _number(value: np.generic) -> Any:
     """Return the shortest number that reads back as the same value of its dtype."""
     if value.dtype != np.float32:
         return value.item() if value.dtype.isbuiltin == 1 else float(value)
+    # 0.1 as float32 is 0.10000000149011612 as float64, but "0.1" reads back as the same.
     short = float(str(value))
     return short if np.float32(short) == value else float(value)
 

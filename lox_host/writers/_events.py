@@ -79,12 +79,14 @@ class Events:
         for key, array in others.items():
             (histogram,) = histograms({key: array}).values()
             x = finite_elements(array)
+            # TensorBoard draws by the buckets, and shows these numbers beside them.
             moments = x.size, x.sum(), (x**2).sum()
             ends = x.min(initial=histogram.edges[-1]), x.max(initial=histogram.edges[0])
             yield key, value(tag=key, histo=self._histogram(histogram, moments, ends))
             for tag, number in nonfinite_counts({key: array}).items():
                 yield key, value(tag=tag, simple_value=number)
         for key, counted in row.counted.items():
+            # The values are gone. Each is put in the middle of its bin.
             found, centers = counted.statistics(), counted.centers
             moments = [(counted.counts * centers**power).sum() for power in range(3)]
             ends = found.get("min", 0.0), found.get("max", 0.0)

@@ -60,6 +60,7 @@ def append(path: Path, text: str) -> None:
     data = memoryview(encode(text))
     file = os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
     try:
+        # A write may be cut short. Nothing of the text must stay if it does not all fit.
         size = os.fstat(file).st_size
         try:
             while data:

@@ -167,6 +167,7 @@ def _flatten(
     for key in sorted(block.values, key=is_tree.__getitem__):
         mask, axes = block.valid.get(key), 1 + block.forms[key].batch
         holds_prng_key = dict(block.forms[key].keys)
+        # A histogram is one value, of which the tree has three arrays.
         counted = dict(named_histograms(block.values[key], key))
         for name, tree in counted.items():
             put(name, packed(tree), mask, _COUNTED)

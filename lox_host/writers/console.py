@@ -52,6 +52,7 @@ class ConsoleWriter:
     def close(self, run: Run) -> None:
         self._open.discard(run.id)
         if self._view is not None and not self._open:
+            # The next run gets a table of its own, below what is printed in between.
             view, self._view = self._view, None
             view.end()
 
@@ -76,6 +77,7 @@ class LiveTable:
             self._summary.open(run)
 
     def add(self, batch: Batch) -> None:
+        # Block by block, so that the thread that draws never waits for long.
         for block in batch:
             with self._lock:
                 self._summary.add(block, time.monotonic())

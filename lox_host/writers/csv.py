@@ -92,12 +92,14 @@ class CSVFile:
         if len(columns) == len(self._columns):
             append(self._path, _text(lines))
         elif not self._columns:
+            # The first rows: the heading comes with them.
             append(self._path, _text([columns.values(), *lines]))
         elif self._path.stat().st_size > LARGE:
             run = dataclasses.replace(self._run, config={})
             self._path = create_file(self._folder, run, ".csv")
             append(self._path, _text([columns.values(), *lines]))
         else:
+            # If appending fails now, the file has the new columns already.
             _widen(self._path, list(self._columns.values()), list(columns.values()))
             self._columns = columns
             append(self._path, _text(lines))

@@ -72,12 +72,13 @@ class MLflowWriter:
         self._unsent[run.id], self._latest[run.id] = [], 0
 
     def _new_run(self, experiment: str, run: Run) -> str:
-        own = {"group": run.group or run.launch, IDENTITY: _identity(run)}
+        of_run = {"group": run.group or run.launch, IDENTITY: _identity(run)}
+        tags = dict.fromkeys(map(self._name, run.tags), "true")
         opened = self._client.create_run(
             experiment,
             run_name=run_title(run),
             start_time=int(1000 * run.start),
-            tags={**dict.fromkeys(map(self._name, run.tags), "true"), **own, **self._tags},
+            tags={**tags, **of_run, **self._tags},
         )
         entries = flat_config(run.config).items()
         params = [self._param(self._name(name), str(value)) for name, value in entries]
@@ -109,6 +110,7 @@ class MLflowWriter:
         for run, metrics in self._unsent.items():
             if metrics:
                 self._check_server()
+            # Forget a chunk only when MLflow has it.
             while metrics:
                 self._client.log_batch(self._runs[run], metrics=metrics[:METRICS])
                 del metrics[:METRICS]
@@ -178,6 +180,7 @@ class MLflowWriter:
         free: dict[tuple, int] = {}
         metrics = []
         for point in points:
+            # NaN is not equal to itself, and would never be found again.
             number = None if math.isnan(point.value) else point.value
             place = point.name, point.step, number
             time = max(point.time, free.get(place, first))
@@ -188,6 +191,7 @@ class MLflowWriter:
 
     def _name(self, key: str) -> str:
         if key not in self._names:
+            # MLflow refuses other letters, and names that are no plain paths.
             parts = re.sub(r"[^\w\-. :/]", "_", key).split("/")
             name = "/".join("_" if part in ("", ".", "..") else part for part in parts)
             self._names[key] = free_name(name, self._names.values())

@@ -75,6 +75,7 @@ class OpenTelemetryWriter:
                 f"{KEPT} points wait for the receiver at {self._endpoint or 'the endpoint'}"
             )
         for row in tracker_rows(batch):
+            # Rows of stores that older versions wrote have no time.
             seconds = time.time() if math.isnan(row.time) else row.time
             place = row.run, int(seconds * 1e9)
             for key, value in {**row.numbers, **row.step_values}.items():
@@ -94,6 +95,7 @@ class OpenTelemetryWriter:
 
     def close(self, run: Run) -> None:
         """Forget the run, unless points of it still wait."""
+        # A point that is sent later still needs the attributes.
         if not any(id == run.id for points in self._waiting.values() for id, _ in points):
             self._attributes.pop(run.id, None)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from lox_host.rows import Batch, Block
 from lox_host.store import Reader, reopen, retry_if_stale
-from lox_host.worker import Worker
+from lox_host.worker_thread import Worker
 from lox_host.writer import Run, Writer
 
 # How many rows a writer is given at once.

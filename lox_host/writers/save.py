@@ -87,6 +87,8 @@ class SaveWriter:
         if run.resumed:
             self._earlier = self._earlier or EarlierRuns(self.path)
             self._earlier.check(run)
+        # Later runs of this writer join the session. Its mode concerns the first one only:
+        # "w" must not remove what this process has just written.
         if self._session is None:
             self.session = begin_session(self.path, self._mode, run.process, run.job)
             self._session = Session(self.session)

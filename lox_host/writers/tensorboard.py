@@ -71,6 +71,7 @@ class TensorBoardWriter:
             self._take_back(rows)
         for row in rows:
             step_of = self._steps(row)
+            # An event has one step, and without steps each key counts its own.
             by_step: dict[int, list[Any]] = {}
             for key, value in self._events.values(row):
                 by_step.setdefault(step_of[key], []).append(value)

@@ -1,12 +1,17 @@
 """The writer of `TrackioLogger`."""
 
 import contextvars
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from lox_host.extras import import_extra
 from lox_host.rows import Batch
 from lox_host.run_config import plain_config
 from lox_host.writer import Run
+from lox_host.writers._media import Media, check_kinds
 from lox_host.writers._run_info import run_title
 from lox_host.writers._tracker_rows import nonfinite_counts, tracker_rows
 
@@ -17,7 +22,10 @@ RESERVED = {"project", "run", "timestamp", "step", "time", "metrics"}
 class TrackioWriter:
     """The back end of `TrackioLogger`."""
 
-    def __init__(self, project: str, **init_kwargs: Any):
+    def __init__(
+        self, project: str, kinds: Mapping[str, str] | None = None, **init_kwargs: Any
+    ):
+        self._kinds = check_kinds(kinds)
         self._trackio = import_extra("trackio", "TrackioLogger", "trackio")
         self._options = {
             "project": project,
@@ -41,18 +49,31 @@ class TrackioWriter:
         self._runs[run.id] = context.run(self._trackio.init, **options)
 
     def write(self, batch: Batch) -> None:
-        for row in tracker_rows(batch):
+        for row in tracker_rows(batch, self._kinds):
             data = {**row.numbers, **row.other_step_values, **nonfinite_counts(row.arrays)}
             for key, histogram in row.histograms.items():
                 data[key] = self._trackio.Histogram(np_histogram=tuple(histogram))
-            named = {_name(key): value for key, value in data.items()}
-            self._runs[row.run].log(named, step=row.integer_step)
+            # trackio copies the files of videos when it is given them.
+            with tempfile.TemporaryDirectory() if row.media else nullcontext("") as folder:
+                for i, (key, media) in enumerate(row.media.items()):
+                    data[key] = self._media(media, os.path.join(folder, f"{i}.gif"))
+                named = {_name(key): value for key, value in data.items()}
+                self._runs[row.run].log(named, step=row.integer_step)
 
     def flush(self) -> None:
         """Do nothing: trackio writes on a thread of its own."""
 
     def close(self, run: Run) -> None:
         self._runs.pop(run.id).finish()
+
+    def _media(self, media: Media, path: str) -> Any:
+        if media.kind == "image":
+            pixels = media.pixels
+            return self._trackio.Image(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+        # From an array, trackio would need a program of its own to make a file.
+        with open(path, "xb") as file:
+            file.write(media.encoded("TrackioLogger", "trackio"))
+        return self._trackio.Video(path)
 
 
 def _name(key: str) -> str:

@@ -35,23 +35,24 @@ class WandbWriter:
         self._folders: dict[int, str] = {}
 
     def open(self, run: Run) -> None:
-        own = {
+        # What differs from run to run. It takes the options of the user into account.
+        of_run = {
             "name": run_title(run, self._options.get("name")),
             "id": self._id(run),
             "tags": [*(self._options.get("tags") or ()), *run.tags],
             "settings": self._settings(),
         }
         if run.group:
-            own["group"] = run.group
+            of_run["group"] = run.group
         if run.resumed:
-            own["resume"] = "allow"
+            of_run["resume"] = "allow"
         self._runs[run.id] = self._wandb.init(
             **{
                 "group": run.launch,
                 "reinit": "create_new",
                 "config": plain_config(run.config),
                 **self._options,
-                **own,
+                **of_run,
             }
         )
         self._defined[run.id] = set()

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from lox_host.worker import Worker, current_worker
+from lox_host.worker_thread import Worker, current_worker
 
 
 @pytest.fixture

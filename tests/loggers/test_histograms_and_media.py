@@ -129,6 +129,33 @@ def test_mlflow_has_files(tmp_path, monkeypatch):
     assert points["net/h/max"] == [(0, 3), (1, 3)]
 
 
+@pytest.mark.xdist_group("trackio")
+def test_trackio_shows_them(tmp_path, monkeypatch):
+    trackio = pytest.importorskip("trackio")
+    for module in ("utils", "sqlite_storage"):
+        monkeypatch.setattr(f"trackio.{module}.TRACKIO_DIR", tmp_path)
+    for module in ("utils", "media.media"):
+        monkeypatch.setattr(f"trackio.{module}.MEDIA_DIR", tmp_path / "media")
+    logger = loggers.TrackioLogger("media", kinds={"gray": "image"})
+    logger.finish(logged(logger))
+    (run,) = tracked.trackio_runs(tmp_path, "media").values()
+    by_key = {k: x for row in run["rows"] for k, x in row.items() if isinstance(x, dict)}
+    kinds = {key: value["_type"] for key, value in by_key.items()}
+    image, video = trackio.Image.TYPE, trackio.Video.TYPE
+    assert kinds.items() >= {"picture": image, "gray": image, "video": video}.items()
+
+    def file(key):
+        return (tmp_path / "media" / by_key[key]["file_path"]).read_bytes()
+
+    def rgb(key):
+        return np.asarray(opened(file(key)).convert("RGB"))
+
+    assert np.array_equal(rgb("picture"), PICTURE)
+    assert np.array_equal(rgb("each/1"), PICTURE // 2)
+    assert np.array_equal(rgb("gray")[..., 0], np.round(255 * GRAY))
+    assert_video(file("video"))
+
+
 @pytest.mark.xdist_group("neptune")
 def test_neptune_has_histograms(tmp_path):
     pytest.importorskip("neptune_scale")

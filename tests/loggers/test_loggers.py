@@ -18,7 +18,7 @@ import pytest
 import lox
 from lox.loggers import ConsoleLogger, Logger, LoggerState, MultiLogger
 from lox_host import write_buffer
-from lox_host.run_key import run_name
+from lox_host.run_id import run_name
 from support.kept import Kept, assert_kept
 from support.programs import PROGRAMS, Program
 from support.selection import thin
@@ -873,6 +873,8 @@ def test_one_of_several_loggers_that_is_finished_alone():
     state = logger.init(KEYS[0])
     logger.log(state, {"x": 1})
     alone.finish(alone.init(KEYS[0]))
+    # Its thread gets the row late: `barrier` has to wait for it.
+    alone._host.worker.submit(lambda: time.sleep(0.3))
     logger.log(state, {"x": 2})
     with pytest.raises(ValueError, match="is finished"):
         lox.barrier()

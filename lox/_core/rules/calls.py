@@ -1,31 +1,30 @@
-"""How logs leave programs that run once or not at all: `jit`, `cond`, `checkpoint`.
+"""How logs leave programs that run once: `jit`, `closed_call`, `checkpoint`.
 
-The logs of a call are further outputs of it. The branches of a `cond` must have outputs of
-the same form, so each branch returns all keys that any branch logs. Keys that a branch does
-not log are masked:
+There is nothing to join or to mask. The logs of a call are further outputs of it, behind
+its own, and the arrays of the handler, such as a token, are further inputs in front:
 
-    cond i                          cond i
-      0: log a                ->      0: a=row valid=1,  b=zeros valid=0
-      1: log b                        1: a=zeros valid=0, b=row valid=1
+    y = jit[name=f { log a ; ... }] x    ->    y, a = jit[name=f { ... }] token x
+
+What matters is that everything else stays: the name of a jitted function, its shardings and
+donated arguments, the policy of a `checkpoint`.
 """
 
-import functools as ft
 import weakref
 from collections.abc import Callable
-from typing import Any
 
-import jax
-from jax.extend.core import JaxprEqn
+from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.typing import ArrayLike
 
 from lox._core.interpreter import Interpreter
-from lox._core.rules.table import rule_for
-from lox._core.staging import Staged, alike, stage
+from lox._core.rules.registry import rule_for
 from lox._jax import equations
-from lox._rows.collected import Collected, signature
+from lox._rows.collected import Collected
 
 
 @rule_for("jit", "pjit")
-def _jit(interpreter, eqn, *args):
+def _jit(
+    interpreter: Interpreter, eqn: JaxprEqn, *args: ArrayLike
+) -> tuple[list, Collected]:
     return _jitted(eqn)(interpreter, *args)
 
 
@@ -46,39 +45,24 @@ def _jitted(eqn: JaxprEqn) -> Callable:
     return jitted[options]
 
 
-_jits: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+# By program, then by options. Entries go when JAX lets go of the program.
+_jits: weakref.WeakKeyDictionary[ClosedJaxpr, dict[equations.Options, Callable]]
+_jits = weakref.WeakKeyDictionary()
 
 
 @rule_for("closed_call", "core_closed_call", "core_call", "call", "eval_jaxpr")
-def _call(interpreter, eqn, *args):
+def _call(
+    interpreter: Interpreter, eqn: JaxprEqn, *args: ArrayLike
+) -> tuple[list, Collected]:
     return interpreter(eqn.params["call_jaxpr"], *args)
 
 
-@rule_for("cond")
-def _cond(interpreter, eqn, index, *args):
-    branches = [interpreter.stage(jaxpr, *args) for jaxpr in eqn.params["branches"]]
-    logs = [branch.shape[1] for branch in branches]
-    form = Collected.either(logs)
-    if any(signature(own) != signature(form) for own in logs):
-        unify = ft.partial(_in_form, form)
-        branches = [stage(ft.partial(unify, b), interpreter, *args) for b in branches]
-    branches = alike(branches, index)
-    jaxprs = tuple(branch.jaxpr for branch in branches)
-    params = {**eqn.params, "branches": jaxprs}
-    return branches[0].output(eqn.primitive.bind(index, *branches[0].leaves, **params))
-
-
-def _in_form(
-    form: Collected, branch: Staged, interpreter: Interpreter, *args: Any
-) -> tuple[list, Collected]:
-    """Run a branch, and bring its logs into the form that all branches share."""
-    outs, logs = branch(*jax.tree.leaves((interpreter, args)))
-    return outs, logs.fitted(form, interpreter.handler.threaded())
-
-
 @rule_for("checkpoint", "remat", "remat2")
-def _remat(interpreter, eqn, *args):
+def _remat(
+    interpreter: Interpreter, eqn: JaxprEqn, *args: ArrayLike
+) -> tuple[list, Collected]:
     staged = interpreter.stage(eqn.params["jaxpr"], *args)
+    # The primitive takes an open jaxpr, so constants become operands.
     operands = [*staged.jaxpr.consts, *staged.leaves]
     params = {**eqn.params, "jaxpr": equations.constants_as_inputs(staged.jaxpr.jaxpr)}
     if isinstance(params["prevent_cse"], tuple):

@@ -16,19 +16,19 @@ only known once the body has been staged, but a `shard_map` needs the specs of i
 beforehand. So the body is staged first, inside a `shard_map` without outputs.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
+from jax.typing import ArrayLike
 
 from lox._core.analysis import records_in
 from lox._core.interpreter import Interpreter
-from lox._core.rules.table import rule_for
+from lox._core.rules.registry import rule_for
 from lox._core.staging import Staged, stage
 from lox._jax import sharding
 from lox._jax.sharding import Division
+from lox._jax.types import PyTree
 from lox._rows.accumulator import Accumulator, Entry
 from lox._rows.collected import Collected, Keys, Threaded
 from lox._rows.merge import combine
@@ -37,21 +37,22 @@ from lox._rows.rows import Rows
 
 @rule_for("shard_map")
 def _shard_map(
-    interpreter: Interpreter, eqn: JaxprEqn, *args: Any
+    interpreter: Interpreter, eqn: JaxprEqn, *args: ArrayLike
 ) -> tuple[list, Collected]:
     axes = sharding.mapped_axes(eqn)
     given, tree = jax.tree.flatten(interpreter)
     divided = interpreter.handler.per_device(list(records_in(eqn.params)))
     divisions = jax.tree.leaves(divided)
-    in_specs = ([own.spec(axes) for own in divisions], list(eqn.params["in_specs"]))
+    in_specs = ([d.spec(axes) for d in divisions], list(eqn.params["in_specs"]))
     staged: list[Staged] = []
     spread: set[Keys] = set()
 
     def run(given: list, args: list) -> tuple[list, Collected]:
         """Run the body on one device, and give its logs an axis of devices of size 1."""
+        # What is divided has one row of its axis of devices here: the own one.
         pairs = zip(given, divisions, strict=True)
-        own = [lax.squeeze(x, (d.at,)) if d.spread else x for x, d in pairs]
-        interpreter = jax.tree.unflatten(tree, own).on_device()
+        leaves = [lax.squeeze(x, (d.axis,)) if d.spread else x for x, d in pairs]
+        interpreter = jax.tree.unflatten(tree, leaves).on_device()
         outs, logs = interpreter(eqn.params["jaxpr"], *args)
         logs = _split_by_devices(logs, eqn, spread)
         groups = {
@@ -74,10 +75,10 @@ def _shard_map(
         jax.eval_shape(sharding.shard_map(look, eqn, in_specs, ()), *inputs)
     form = staged[0].shape[1]
     # Second pass: run it, now that the specs of all outputs are known.
-    groups = {keys: _divided(own, keys in spread) for keys, own in form.groups.items()}
+    groups = {k: _divided(entry, k in spread) for k, entry in form.groups.items()}
     state = divided.threaded().limited_to(form.threaded)
     log_divisions = jax.tree.leaves(Collected(groups, form.order, state))
-    out_specs = [*eqn.params["out_specs"], *(own.spec(axes) for own in log_divisions)]
+    out_specs = [*eqn.params["out_specs"], *(d.spec(axes) for d in log_divisions)]
     with sharding.splitting_examples():
         leaves = sharding.shard_map(flat, eqn, in_specs, out_specs)(*inputs)
     outs, logs = staged[0].output(leaves)
@@ -89,7 +90,9 @@ def _shard_map(
 
 
 @rule_for("xla_pmap")
-def _pmap(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, Collected]:
+def _pmap(
+    interpreter: Interpreter, eqn: JaxprEqn, *args: ArrayLike
+) -> tuple[list, Collected]:
     return interpreter(sharding.pmap_as_shard_map(eqn, *args), *args)
 
 
@@ -131,7 +134,7 @@ def _state_on_axis(
     own token, but all tokens are zero: any of them will do, and nothing is exchanged.
     """
     offsets = {
-        key: lax.expand_dims(x, (divided.offsets[key].at,))
+        key: lax.expand_dims(x, (divided.offsets[key].axis,))
         if divided.offsets[key].spread
         else lax.pmax(x, devices)
         for key, x in state.offsets.items()
@@ -139,21 +142,22 @@ def _state_on_axis(
     token = None if state.token is None else sharding.make_unvarying(state.token)
     seen = state.seen
     if seen is not None:
-        seen = jax.tree.map(lambda x, d: lax.expand_dims(x, (d.at,)), seen, divided.seen)
+        seen = jax.tree.map(lambda x, d: lax.expand_dims(x, (d.axis,)), seen, divided.seen)
     return Threaded(offsets, state.buffer, token, seen)
 
 
-def _on_axis(own: Entry) -> Entry:
+def _on_axis(entry: Entry) -> Entry:
     """Return the rows of one device, with an axis of devices, which it has one row of.
 
     ([time,] *outer, *inner, ...) -> ([time,] *outer, 1, *inner, ...)
     """
-    at = len(own.outer)
-    if isinstance(own, Accumulator):
-        return own.map(lambda x: lax.expand_dims(x, (at,)))
-    count = None if own.count is None else lax.expand_dims(own.count, (at,))
-    wide = own.map(lambda x: lax.expand_dims(x, (own.time + at,)))
-    return wide.replace(ndim=own.ndim + 1, count=count)
+    axis = len(entry.outer)
+    if isinstance(entry, Accumulator):
+        return entry.map(lambda x: lax.expand_dims(x, (axis,)))
+    # The count has no axis of time.
+    count = None if entry.count is None else lax.expand_dims(entry.count, (axis,))
+    wide = entry.map(lambda x: lax.expand_dims(x, (entry.time + axis,)))
+    return wide.replace(ndim=entry.ndim + 1, count=count)
 
 
 def _divided(entry: Entry, is_spread: bool) -> Entry:
@@ -170,26 +174,27 @@ def _outside(entry: Entry, axes: dict[str, int], is_spread: bool) -> Entry:
     return entry.replace(batch=batch, outer=((),) * len(entry.outer))
 
 
-def _combined(keys: Keys, own: Entry) -> Entry:
+def _combined(keys: Keys, entry: Entry) -> Entry:
     """Reduce the values of all devices to one, if the reduction asks for it."""
-    if not isinstance(own, Accumulator) or not own.reduction.devices:
-        return own
+    if not isinstance(entry, Accumulator) or not entry.reduction.devices:
+        return entry
     # (*outer, devices, *inner) -> (devices, *outer, *inner)
-    at, rest = len(own.outer), list(own.batch)
-    size = rest.pop(at)
-    own = own.map(lambda x: jnp.moveaxis(x, at, 0), batch=(size, *rest))
-    total = _folded(own)
-    if callable(own.reduction.devices):
-        over = own.reduction.devices
+    axis, rest = len(entry.outer), list(entry.batch)
+    size = rest.pop(axis)
+    stacked = entry.map(lambda x: jnp.moveaxis(x, axis, 0), batch=(size, *rest))
+    total = _folded(stacked)
+    if callable(stacked.reduction.devices):
+        # A user's function sees the accumulators of one example: (devices, ...) -> (...)
+        over = stacked.reduction.devices
         for _ in total.batch:
             over = jax.vmap(over, in_axes=1)
-        value = [over(x) for x in own.value]
+        value = [over(x) for x in stacked.value]
         _check_combined(keys[0], value, total.value)
         total = total.replace(value=value)
-    return total.replace(paths=own.paths)
+    return total.replace(paths=stacked.paths)
 
 
-def _check_combined(key: str, given: Any, wanted: Any) -> None:
+def _check_combined(key: str, given: PyTree, wanted: PyTree) -> None:
     """Raise if a user's function did not combine all accumulators into one."""
     given, wanted = (
         jax.tree.map(lambda x: f"{jnp.result_type(x)}{list(jnp.shape(x))}", tree)
@@ -203,24 +208,25 @@ def _check_combined(key: str, given: Any, wanted: Any) -> None:
         )
 
 
-def _folded(own: Accumulator) -> Accumulator:
+def _folded(stacked: Accumulator) -> Accumulator:
     """Combine neighbours until one is left, in the order of the devices.
 
     [a b c d e]  ->  [ab cd e]  ->  [abcd e]  ->  [abcde]
     """
-    size = own.batch[0]
+    size = stacked.batch[0]
     if size == 1:
-        return own.map(lambda x: x[0], batch=own.batch[1:])
+        return stacked.map(lambda x: x[0], batch=stacked.batch[1:])
     n = size // 2
     pairs = [
-        own.map(lambda x, i=i: x[i : 2 * n : 2], batch=(n, *own.batch[1:])) for i in (0, 1)
+        stacked.map(lambda x, i=i: x[i : 2 * n : 2], batch=(n, *stacked.batch[1:]))
+        for i in (0, 1)
     ]
     both = combine(("",), pairs)
     if size % 2:
-        last = own.map(lambda x: x[2 * n :], batch=(1, *own.batch[1:]))
+        last = stacked.map(lambda x: x[2 * n :], batch=(1, *stacked.batch[1:]))
         joined = jax.tree.map(
             lambda *xs: jnp.concatenate(xs),
             *(x.replace(batch=(), paths=()) for x in (both, last)),
         )
-        both = joined.replace(batch=(n + 1, *own.batch[1:]))
+        both = joined.replace(batch=(n + 1, *stacked.batch[1:]))
     return _folded(both)

@@ -27,20 +27,23 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import jaxpr_as_fun
+from jax.core import Trace, Tracer
+from jax.extend.core import JaxprEqn, Primitive, jaxpr_as_fun
+from jax.typing import ArrayLike
 
 from lox._core import context as _context
 from lox._core.analysis import carried_in
-from lox._core.handler import Anchor
 from lox._core.interpreter import Interpreter, without_records
+from lox._core.mask import Anchor
 from lox._core.record import RECORD_EFFECTS, emit_effect, holds_records, listed
 from lox._core.rules.hoisting import has_loose_records
 from lox._core.staging import split
 from lox._jax import equations, patches, tracing
+from lox._jax.types import AnyArray, Params
 
 
 @patches.implements("scan under grad")
-def _anchored_scan(bind: Callable, *args, **params):
+def _anchored_scan(bind: Callable, *args: ArrayLike, **params: Any) -> list:
     """Tie the records in a `scan` that is being differentiated to the loop."""
     jaxpr, sizes = params["jaxpr"], equations.scan_sizes(params)
     if not holds_records(jaxpr) or not tracing.is_differentiating():
@@ -53,11 +56,13 @@ def _anchored_scan(bind: Callable, *args, **params):
             return equations.bind_scan(bind, args, params)
     consts, init, xs = split(args, *sizes)
 
-    def body(carry, x):
-        counter, carry = carry
-        outs, _ = Interpreter(Anchor(counter))(jaxpr, *consts, *carry, *x)
-        carry, ys = split(outs, len(init))
-        return (counter + 1, carry), ys
+    def body(carry: tuple, x: list) -> tuple:
+        # JAX sees that the counter changes from iteration to iteration, and so does every
+        # record that takes it as an operand.
+        counter, values = carry
+        outs, _ = Interpreter(Anchor(counter))(jaxpr, *consts, *values, *x)
+        values, ys = split(outs, len(init))
+        return (counter + 1, values), ys
 
     start = jnp.zeros((), jnp.int32)
     options = equations.scan_options(params)
@@ -68,13 +73,14 @@ def _anchored_scan(bind: Callable, *args, **params):
 
 
 @patches.implements("while under grad")
-def _pruned_while(bind: Callable, *args, **params):
+def _pruned_while(bind: Callable, *args: ArrayLike, **params: Any) -> list:
     """Stop the derivatives of arguments of a `while` that only its records use.
 
     With them, JAX would run the loop again for the derivatives, or fail to transpose it.
     """
     if not holds_records(params["cond_jaxpr"], params["body_jaxpr"]):
         return bind(*args, **params)
+    # Inside `_traced_while`: this is the known part, which runs now.
     if _known_records.get() is not None:
         _known_records.set(len(list(carried_in(params))))
     if not tracing.is_differentiating():
@@ -83,12 +89,18 @@ def _pruned_while(bind: Callable, *args, **params):
     body = without_records(params["body_jaxpr"])
     used = [True] * params["cond_nconsts"] + equations.used_inputs(body)
     pairs = zip(args, used, strict=True)
-    args = [x if is_used else jax.lax.stop_gradient(x) for x, is_used in pairs]
-    return bind(*args, **params)
+    stopped = [x if is_used else jax.lax.stop_gradient(x) for x, is_used in pairs]
+    return bind(*stopped, **params)
 
 
 @patches.implements("while under checkpoint")
-def _partially_known_while(rule: Callable, saveable, unknown: Sequence[bool], inst, eqn):
+def _partially_known_while(
+    rule: Callable,
+    saveable: Callable,
+    unknown: Sequence[bool],
+    inst: Sequence[bool],
+    eqn: JaxprEqn,
+) -> tuple:
     """Leave the records of a `while` in the known part, which alone runs only once.
 
     JAX's rule returns both parts as equations: `known` runs now, and `staged` runs in the
@@ -96,7 +108,7 @@ def _partially_known_while(rule: Callable, saveable, unknown: Sequence[bool], in
     applied to the loop with them, the right `known`.
     """
 
-    def original(eqn) -> tuple:
+    def original(eqn: JaxprEqn) -> tuple:
         return rule(saveable, unknown, inst, eqn)
 
     if not holds_records(eqn):
@@ -123,13 +135,15 @@ def _partially_known_while(rule: Callable, saveable, unknown: Sequence[bool], in
     return known, staged, *rest
 
 
-def _silent_while(params: dict[str, Any]) -> dict[str, Any]:
+def _silent_while(params: Params) -> Params:
     names = "cond_jaxpr", "body_jaxpr"
     return {**params, **{name: without_records(params[name]) for name in names}}
 
 
 @patches.implements("while under linearize")
-def _traced_while(rule: Callable, trace: Any, *tracers, **params):
+def _traced_while(
+    rule: Callable, trace: Trace, *tracers: Tracer, **params: Any
+) -> list[Tracer]:
     """Do the same for `linearize`, where JAX's rule runs the known part while it traces.
 
     It binds the known part of the loop, which `_pruned_while` sees and counts the records
@@ -146,7 +160,9 @@ class _StageSilently:
     def __init__(self, trace: Any):
         self._trace = trace
 
-    def default_process_primitive(self, primitive: Any, tracers: Any, params: dict) -> Any:
+    def default_process_primitive(
+        self, primitive: Primitive, tracers: Sequence[Tracer], params: Params
+    ) -> list[Tracer]:
         params = _silent_second_run(params)
         return self._trace.default_process_primitive(primitive, tracers, params)
 
@@ -154,7 +170,7 @@ class _StageSilently:
         return getattr(self._trace, name)
 
 
-def _silent_second_run(params: dict[str, Any]) -> dict[str, Any]:
+def _silent_second_run(params: Params) -> Params:
     """Return the parameters of the second run of a `while`, without records.
 
     If the first run had none of them, the second one is the only run that logs.
@@ -166,7 +182,7 @@ def _silent_second_run(params: dict[str, Any]) -> dict[str, Any]:
     return _silent_while(params)
 
 
-def _check_all_known(number: int, params: dict[str, Any]) -> None:
+def _check_all_known(number: int, params: Params) -> None:
     records = list(carried_in(params))
     if number < len(records):
         keys = listed(key for record in records for key in record.keys)
@@ -185,7 +201,7 @@ _known_records = contextvars.ContextVar[int | None]("known_records", default=Non
 
 
 @patches.implements("closed_call under checkpoint")
-def _inlined_call(bind: Callable, *args, **params):
+def _inlined_call(bind: Callable, *args: AnyArray, **params: Any) -> list:
     """Run a call that holds records as if its equations were in the program itself.
 
     JAX drops a call without outputs, see the table in `lox._jax.patches`.
@@ -201,7 +217,9 @@ def _inlined_call(bind: Callable, *args, **params):
 
 
 @patches.implements("unused results under grad")
-def _kept_recipe(original: Callable, trace: Any, inputs: Any, *args: Any) -> Any:
+def _kept_recipe(
+    original: Callable, trace: Trace, inputs: Sequence[Tracer], *args: object
+) -> Any:
     """Keep an equation that logs, though nothing uses its results.
 
     JAX builds the part of a program that waits from its outputs. It keeps most equations

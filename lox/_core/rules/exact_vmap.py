@@ -24,29 +24,40 @@ the select.
 import dataclasses
 import itertools as it
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun
+from jax.typing import ArrayLike
 
 from lox._core import context as _context
 from lox._core.analysis import holds_writes, may_hold_records, written_from
-from lox._core.handler import Mask, Strip
+from lox._core.handler import Strip
 from lox._core.interpreter import Interpreter
+from lox._core.mask import Mask
 from lox._core.record import holds_records
-from lox._core.rules.table import rule_for
+from lox._core.rules.registry import rule_for
 from lox._core.staging import carry_predicate, split, stage, stage_once
 from lox._jax import patches, tracing
+from lox._jax.types import AnyArray, AxisData, Params
 from lox._rows.collected import Collected
 from lox._rows.loop_carry import choose
-from lox._rows.ring import narrowed_write
+from lox._rows.ring_write import narrowed_write
 from lox._rows.rows import Branch, static
 
 
 @patches.implements("cond under vmap")
-def _batched_cond(original: Callable, axis, args, dims, *, branches, **params):
+def _batched_cond(
+    original: Callable,
+    axis: AxisData,
+    args: Sequence[jax.Array],
+    dims: Sequence[int | None],
+    *,
+    branches: Sequence[ClosedJaxpr],
+    **params: Any,
+) -> tuple[list, list]:
     index, *operands = args
     is_searched = _context.state() == "searched"
     has_writes = any(map(holds_writes, branches))
@@ -68,10 +79,10 @@ def _batched_cond(original: Callable, axis, args, dims, *, branches, **params):
 
 
 def _choose_in_place(
-    axis: Any,
+    axis: AxisData,
     branches: Sequence[ClosedJaxpr],
     masked: Sequence[ClosedJaxpr],
-    args: Sequence[Any],
+    args: Sequence[jax.Array],
     dims: Sequence[int | None],
 ) -> tuple[list, list]:
     """Run all branches, and select their outputs by the index, which comes first.
@@ -79,29 +90,32 @@ def _choose_in_place(
     A ring is not selected. It is passed from branch to branch, and each branch writes for
     the examples that take it.
     """
-    origins = zip(*map(written_from, branches), strict=True)
-    # For each output that is a ring, which operand of the masked branches it comes from.
-    same = [each[0] if len({*each}) == 1 else None for each in origins]
-    rings = [None if at is None else at + 1 for at in same]
+    # For each output that is a ring, which operand of the masked branches it comes from. It
+    # must be the same one in all branches; masked branches have the index in front.
+    rings = []
+    for origins in zip(*map(written_from, branches), strict=True):
+        origin = origins[0] if len({*origins}) == 1 else None
+        rings.append(None if origin is None else origin + 1)
     index, _ = _over_examples(args[0], dims[0], axis.size)
     operands, axes = [*args[1:]], [*dims[1:]]
-    each_outs = []
+    outs_of_branches = []
     for branch in masked:
         outs = _vmap(axis, jaxpr_as_fun(branch), axes)(*operands)
-        each_outs.append(outs)
-        for out, at in zip(outs, rings, strict=True):
-            if at is not None:
-                operands[at], axes[at] = out, 0
-    # index (size,) -> (size, 1, ...) -> the shape of the outputs
+        outs_of_branches.append(outs)
+        # The next branch writes into what this one has written.
+        for out, operand in zip(outs, rings, strict=True):
+            if operand is not None:
+                operands[operand], axes[operand] = out, 0
     outs = []
-    for at, *own in zip(rings, *each_outs, strict=True):
-        inner = range(1, own[0].ndim)
-        wide = jnp.broadcast_to(jnp.expand_dims(index, inner), own[0].shape)
-        outs.append(jax.lax.select_n(wide, *own) if at is None else own[-1])
+    for operand, *alternatives in zip(rings, *outs_of_branches, strict=True):
+        first, last = alternatives[0], alternatives[-1]
+        # index (size,) -> (size, 1, ...) -> the shape of the outputs
+        wide = jnp.broadcast_to(jnp.expand_dims(index, range(1, first.ndim)), first.shape)
+        outs.append(jax.lax.select_n(wide, *alternatives) if operand is None else last)
     return outs, [0] * len(outs)
 
 
-def _vmap(axis: Any, fun: Callable, axes: Sequence[int | None]) -> Callable:
+def _vmap(axis: AxisData, fun: Callable, axes: Sequence[int | None]) -> Callable:
     """Map a function over all examples, which are the first axis of its outputs."""
     return jax.vmap(
         fun,
@@ -117,11 +131,11 @@ def _vmap(axis: Any, fun: Callable, axes: Sequence[int | None]) -> Callable:
 class _Choice:
     """Which branch an example takes (`index`), and the branch to be masked."""
 
-    index: Any
+    index: AnyArray
     branch: Branch = static()
 
 
-def _masked_branch(jaxpr: ClosedJaxpr, choice: _Choice, *operands: Any) -> list:
+def _masked_branch(jaxpr: ClosedJaxpr, choice: _Choice, *operands: ArrayLike) -> list:
     mask = Mask.of(choice.index == choice.branch.index, choice.branch)
     return Interpreter(mask)(jaxpr, *operands)[0]
 
@@ -143,13 +157,19 @@ def _number_of(branches: Sequence[ClosedJaxpr]) -> int:
 
 # By the first branch, then by all branches and the id of the place. The place is kept with
 # the number, so that nothing else gets its id.
-_numbers: weakref.WeakKeyDictionary[ClosedJaxpr, dict[Any, tuple[Any, int]]]
+_numbers: weakref.WeakKeyDictionary[ClosedJaxpr, dict[Hashable, tuple[object, int]]]
 _numbers = weakref.WeakKeyDictionary()
 _next_number = it.count()
 
 
 @patches.implements("while under vmap")
-def _batched_while(original: Callable, axis, args, dims, **params):
+def _batched_while(
+    original: Callable,
+    axis: AxisData,
+    args: Sequence[jax.Array],
+    dims: Sequence[int | None],
+    **params: Any,
+) -> tuple[list, list]:
     cond, body = params["cond_jaxpr"], params["body_jaxpr"]
     sizes = params["cond_nconsts"], params["body_nconsts"]
     # Where an outer `vmap` has batched the predicate, the records are masked already.
@@ -185,10 +205,10 @@ def _batched_while(original: Callable, axis, args, dims, **params):
 
 
 def _repeat_in_place(
-    axis: Any,
+    axis: AxisData,
     step: ClosedJaxpr,
     masked: ClosedJaxpr,
-    operands: Sequence[tuple[Any, int | None]],
+    operands: Sequence[tuple[AnyArray, int | None]],
     number: int,
 ) -> tuple[list, list]:
     """Run a `while` whose predicate is carried in front, for all examples at once.
@@ -205,24 +225,35 @@ def _repeat_in_place(
 
     def body(carry: list) -> list:
         new = batched(*values, *carry)
-        each = zip(is_in_place, new, carry, strict=True)
-        return [x if in_place else choose(carry[0], x, y) for in_place, x, y in each]
+        chosen = []
+        for in_place, after, before in zip(is_in_place, new, carry, strict=True):
+            chosen.append(after if in_place else choose(carry[0], after, before))
+        return chosen
 
-    start = [jnp.moveaxis(x, dim, 0) for x, dim in carry]
+    start = []
+    for x, dim in carry:
+        assert dim is not None  # the whole carry is batched
+        start.append(jnp.moveaxis(x, dim, 0))
     outs = jax.lax.while_loop(lambda carry: carry[0].any(), body, start)
     return outs[1:], [0] * (number - 1)
 
 
-def _masked_step(jaxpr: ClosedJaxpr, consts: list, running: Any, carry: list) -> list:
+def _masked_step(jaxpr: ClosedJaxpr, consts: list, running: jax.Array, carry: list) -> list:
     return Interpreter(Mask.of(running))(jaxpr, *consts, running, *carry)[0]
 
 
-def _over_examples(x: Any, dim: int | None, size: int) -> tuple[Any, int]:
+def _over_examples(x: AnyArray, dim: int | None, size: int) -> tuple[AnyArray, int]:
     """Return a value with an axis of examples, and the position of this axis."""
     return (x, dim) if dim is not None else (jnp.broadcast_to(x, (size, *jnp.shape(x))), 0)
 
 
-def _is_predicate_batched(original: Callable, axis, args, dims, params) -> bool:
+def _is_predicate_batched(
+    original: Callable,
+    axis: AxisData,
+    args: Sequence[jax.Array],
+    dims: Sequence[int | None],
+    params: Params,
+) -> bool:
     """Return whether some examples may finish before others.
 
     They may if the predicate depends on the examples from the start, or does so after some
@@ -231,7 +262,7 @@ def _is_predicate_batched(original: Callable, axis, args, dims, params) -> bool:
     the body without records, which is quick to batch since nothing has to be masked.
     """
 
-    def is_batched(cond: Any, body: Any) -> bool:
+    def is_batched(cond: ClosedJaxpr, body: ClosedJaxpr) -> bool:
         changed = {**params, "cond_jaxpr": cond, "body_jaxpr": body}
 
         def batched(*args):
@@ -253,6 +284,8 @@ def _stripped(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 @rule_for("lox_write")
-def _write(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, Collected]:
+def _write(
+    interpreter: Interpreter, eqn: JaxprEqn, *args: AnyArray
+) -> tuple[list, Collected]:
     condition = interpreter.handler.narrow(jnp.bool_(True))
     return narrowed_write(args, condition, **eqn.params), Collected()

@@ -24,23 +24,24 @@ with a custom rule.
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
 
 from jax.extend.core import JaxprEqn
+from jax.typing import ArrayLike
 
 from lox._core import context as _context
 from lox._core.analysis import may_hold_records
 from lox._core.interpreter import Interpreter
 from lox._core.record import holds_records, log_effect
 from lox._core.rules.custom import custom_jvp, custom_vjp
-from lox._core.rules.table import rule_for, rules
+from lox._core.rules.registry import rule_for, rules
 from lox._jax import hijax, patches
+from lox._jax.types import PyTree
 from lox._rows.collected import Collected
 
 
 @rule_for("call_hi_primitive")
 def _any_other(
-    interpreter: Interpreter, eqn: JaxprEqn, *args: Any
+    interpreter: Interpreter, eqn: JaxprEqn, *args: ArrayLike
 ) -> tuple[list, Collected]:
     prim = eqn.params["_prim"]
     captures = interpreter.handler.captures
@@ -54,7 +55,7 @@ def _any_other(
 
 
 @patches.implements("hijax")
-def _bind(bind: Callable, *args: Any, _prim: Any) -> Any:
+def _bind(bind: Callable, *args: PyTree, _prim: hijax.HiPrim) -> PyTree:
     """Bind a primitive of hijax so that its logs are found, whenever they are logged."""
     state = _context.state()
     if state == "silent":
@@ -68,7 +69,7 @@ def _bind(bind: Callable, *args: Any, _prim: Any) -> Any:
     return bind(*args, _prim=_prim)
 
 
-def _hides_logs(prim: Any) -> bool:
+def _hides_logs(prim: hijax.HiPrim) -> bool:
     """Return whether a primitive of somebody else logs, which its effects do not say."""
     if type(prim).__name__ in rules or holds_records(prim):
         return False

@@ -24,13 +24,13 @@ anchor that is not needed changes no log.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
 from lox._core.record import holds_records
 from lox._core.staging import split
 from lox._jax import equations
+from lox._jax.types import Atom, Program
 
 # For each of some values, whether it changes from iteration to iteration.
 Changes = tuple[bool, ...]
@@ -48,7 +48,7 @@ class _Analysis:
     def __init__(self):
         self._answers: dict[tuple[Jaxpr, Changes], tuple[Changes, bool]] = {}
 
-    def through(self, jaxpr: Any, changes: Sequence[bool]) -> tuple[Changes, bool]:
+    def through(self, jaxpr: Program, changes: Sequence[bool]) -> tuple[Changes, bool]:
         """Return which outputs change, given the inputs, and whether a record is loose."""
         # The constants of a closed program never change.
         program, given = getattr(jaxpr, "jaxpr", jaxpr), tuple(changes)
@@ -59,7 +59,7 @@ class _Analysis:
     def _evaluate(self, jaxpr: Jaxpr, given: Changes) -> tuple[Changes, bool]:
         changing = {v for v, changes in zip(jaxpr.invars, given, strict=True) if changes}
 
-        def change(atoms: Sequence[Any]) -> Changes:
+        def change(atoms: Sequence[Atom]) -> Changes:
             return tuple(not isinstance(x, Literal) and x in changing for x in atoms)
 
         loose = False

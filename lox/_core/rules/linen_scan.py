@@ -8,7 +8,8 @@ this check alone, logs are left out. The loop itself is traced once more, with a
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+
+from jax.extend.core import Jaxpr
 
 from lox._core.interpreter import without_records
 from lox._core.record import holds_records
@@ -17,14 +18,18 @@ from lox._jax import equations, patches
 
 @patches.implements("nn.scan of flax")
 def _checked_without_logs(
-    original: Callable, jaxpr: Any, used_outputs: Sequence[bool], *args: Any, **options: Any
-) -> Any:
+    original: Callable,
+    jaxpr: Jaxpr,
+    used_outputs: Sequence[bool],
+    *args: object,
+    **options: object,
+) -> tuple:
     if jaxpr.debug_info.traced_for == "flax scan" and holds_records(jaxpr):
         jaxpr = _bare(jaxpr)
     return original(jaxpr, used_outputs, *args, **options)
 
 
-def _bare(jaxpr: Any) -> Any:
+def _bare(jaxpr: Jaxpr) -> Jaxpr:
     """Return a program without records that has the same constants and inputs."""
     number = len(jaxpr.constvars)
     program = equations.close(equations.constants_as_inputs(jaxpr))

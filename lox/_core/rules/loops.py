@@ -8,7 +8,7 @@ The body of a loop is a program that logs. How its logs leave the loop depends o
                              in one buffer, see `loop_carry.py`
 
 So the carry depends on what an iteration logs, which staging the body finds out. The body
-is interpreted only once: the new loop runs the staged body.
+is interpreted only once: the new loop, in `loop_with_logs.py`, runs the staged body.
 
     while carry: running(carry)          while (carry, state): running(carry)
         carry = body(carry)       ->         carry, logs = staged body(carry)
@@ -22,46 +22,31 @@ chunk is a loop of `size` iterations that only collects, followed by one deliver
                                      deliver what was collected
 """
 
-import dataclasses
 import functools as ft
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
+from jax.typing import ArrayLike
 
 from lox._core.interpreter import Interpreter
-from lox._core.rules.table import rule_for
+from lox._core.rules.loop_with_logs import Body, Step, collecting, repeat, scan
+from lox._core.rules.registry import rule_for
 from lox._core.staging import Staged, carry_predicate, split, stage
 from lox._jax import equations, sharding
-from lox._rows.collected import Collected, Threaded
-from lox._rows.loop_carry import Gathering, State, choose
-from lox._rows.rows import Rows
-
-# `step(interpreter, carry, x)` returns the carry, the output and the logs.
-Step = Callable[[Interpreter, list, list], tuple[list, list, Collected]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Body:
-    """One iteration of a `scan`.
-
-    Attributes:
-        step: Interprets the iteration.
-        prepare: `prepare(interpreter)` returns a step that is staged, and what it logs as
-            abstract arrays.
-    """
-
-    step: Step
-    prepare: Callable[[Interpreter], tuple[Step, Collected]]
+from lox._jax.types import Params
+from lox._rows.collected import Collected
 
 
 @rule_for("scan")
-def _scan(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, Collected]:
+def _scan(
+    interpreter: Interpreter, eqn: JaxprEqn, *args: ArrayLike
+) -> tuple[list, Collected]:
     jaxpr, options = eqn.params["jaxpr"], equations.scan_options(eqn.params)
     consts, init, xs = split(args, *equations.scan_sizes(eqn.params))
     others = zip(jaxpr.in_avals[len(consts) :], [*init, *xs], strict=True)
+    # The types of one iteration: of `xs`, the body gets one slice at a time.
     form = *consts, *(sharding.vary_like(aval, x) for aval, x in others)
 
     def in_parts(outs: list, logs: Collected) -> tuple[list, list, Collected]:
@@ -87,6 +72,7 @@ def _scan(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, Co
     rows = lambda: _most_rows(logs(None))  # noqa: E731
     size = interpreter.handler.chunk([jaxpr], rows, length) if length else None
     run = scan if size is None else ft.partial(scan_in_chunks, size=size)
+    # To know the form of the rows, any capacity of the rings inside will do.
     buffering = _buffering(interpreter, eqn, lambda: logs(1))
     inside, body = buffering or interpreter, Body(step, prepare)
     with equations.keep_linear(eqn, args):
@@ -95,7 +81,9 @@ def _scan(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, Co
 
 
 @rule_for("while")
-def _while(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, Collected]:
+def _while(
+    interpreter: Interpreter, eqn: JaxprEqn, *args: ArrayLike
+) -> tuple[list, Collected]:
     sizes = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     cond_consts, body_consts, init = split(args, *sizes)
     cond, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
@@ -111,12 +99,13 @@ def _while(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, C
 
     def logs_of_both() -> Collected:
         """Return what one iteration logs, in the predicate and in the body."""
-        looking = collecting(interpreter, 1)
-        asked = looking.stage(cond, *cond_consts, *init).shape[1]
+        inside = collecting(interpreter, 1)
+        asked = inside.stage(cond, *cond_consts, *init).shape[1]
         return jax.eval_shape(Collected.joined, [asked, logs(1)])
 
     buffering = _buffering(interpreter, eqn, logs_of_both)
     if buffering:
+        # Once more, now with a buffer: its handler does not ask for another one.
         outs, left = _while(buffering, eqn, *args)
         return outs, _flushed(buffering, left)
     rows = lambda: _most_rows(logs(None))  # noqa: E731
@@ -129,42 +118,10 @@ def _while(interpreter: Interpreter, eqn: JaxprEqn, *args: Any) -> tuple[list, C
     (running,), first = predicate.run()
     loop = eqn.replace(params=carry_predicate(eqn.params))
     run = _while if size is None else ft.partial(repeat_in_chunks, size=size)
+    # `carry_predicate` has made constants of the body of those of both.
     operands = [*cond_consts, *body_consts, running, *init]
     outs, rest = run(interpreter.after(first.threaded), loop, *operands)
     return outs[1:], Collected.joined([first, rest])
-
-
-def scan(
-    interpreter: Interpreter,
-    body: Body,
-    init: list,
-    xs: list,
-    length: int,
-    options: dict[str, Any],
-) -> tuple[list, list, Collected]:
-    """Run a `scan`, and return the carry, the outputs and the logs."""
-    step, gathering = body.step, Gathering(Collected(), {})
-    if interpreter.handler.carries():
-        step, logs = body.prepare(interpreter)
-        gathering = Gathering(logs, interpreter.handler.capacities(logs, length))
-
-    def iterate(carry, x):
-        carry, gathered = carry
-        index, x = x
-        inside = interpreter.after(gathering.threaded(gathered)).at_iteration(index)
-        carry, ys, logs = step(inside, carry, x)
-        gathered, rows = gathering.add(gathered, logs)
-        return (carry, gathered), (ys, rows)
-
-    # A symbolic length is only known from `xs`.
-    given = None if xs else length
-    start = init, gathering.start(interpreter.handler.threaded())
-    index = jnp.arange(length) if interpreter.handler.counts else None
-    each = index, xs
-    (carry, gathered), (ys, logs) = jax.lax.scan(iterate, start, each, given, **options)
-    groups = logs.rows.items()
-    rows = {keys: _in_time(own, length, options["reverse"]) for keys, own in groups}
-    return carry, ys, gathering.finish(gathered, logs.replace(groups=rows), length)
 
 
 def scan_in_chunks(
@@ -173,7 +130,7 @@ def scan_in_chunks(
     init: list,
     xs: list,
     length: int,
-    options: dict[str, Any],
+    options: Params,
     size: int,
 ) -> tuple[list, list, Collected]:
     """Run a `scan`, and deliver what has been collected every `size` iterations."""
@@ -212,98 +169,8 @@ def scan_in_chunks(
     return carry, ys, Collected.joined([logs, more])
 
 
-def repeat(
-    interpreter: Interpreter,
-    eqn: JaxprEqn,
-    ask: Callable[[Interpreter, list, list], jax.Array],
-    prepare: Callable[[Interpreter, list, list], Staged],
-    cond_consts: list,
-    body_consts: list,
-    init: list,
-) -> tuple[list, Collected]:
-    """Run a `while`, and return the carry and the logs.
-
-    Args:
-        interpreter: The interpreter for the programs of the loop.
-        eqn: The equation whose parameters are used, except for the programs.
-        ask: `ask(interpreter, cond_consts, carry)` returns the predicate.
-        prepare: `prepare(interpreter, body_consts, carry)` returns the body, staged for
-            these arguments. The body returns the carry and the logs.
-        cond_consts: The constants of the predicate.
-        body_consts: The constants of the body.
-        init: The carry before the first iteration.
-    """
-    step = prepare(interpreter, body_consts, init)
-    logs = step.shape[1]
-    capacities = interpreter.handler.capacities(logs, None)
-    gathering = Gathering(logs, capacities, interpreter.handler.every())
-    start = gathering.start(interpreter.handler.threaded())
-    # The arrays of the interpreter that the loop does not carry are constants of the loop.
-    extra, with_state = _apart_from(interpreter, gathering.threaded(start))
-
-    def running(extra: list, consts: list, carry: list, state: State) -> jax.Array:
-        return ask(with_state(extra, gathering.threaded(state)), consts, carry)
-
-    def run(extra: list, consts: list, carry: list, state: State) -> tuple[list, State]:
-        given = with_state(extra, gathering.threaded(state)), consts, carry
-        carry, logs = step(*jax.tree.leaves(given))
-        return carry, gathering.add(state, logs)[0]
-
-    def any_running(extra: list, consts: list, carry: list, state: State) -> jax.Array:
-        return running(extra, consts, carry, state).any()
-
-    def run_some(extra: list, consts: list, carry: list, state: State):
-        some = running(extra, consts[0], carry, state)
-        new_carry, new_state = run(extra, consts[1], carry, state)
-        new_carry = [choose(some, x, y) for x, y in zip(new_carry, carry, strict=True)]
-        return new_carry, gathering.choose(some, new_state, state)
-
-    cond, body = running, run
-    # The predicate has an axis for each `vmap` whose examples finish at different times. By
-    # it, JAX would select the whole carry, with all rows of the rings. We select everything
-    # but the rings ourselves, in `run_some`.
-    is_batched = eqn.params["cond_jaxpr"].out_avals[0].shape
-    if is_batched and jax.tree.leaves(start):
-        cond, body, body_consts = any_running, run_some, [cond_consts, body_consts]
-    params = {
-        **eqn.params,
-        "cond_nconsts": len(jax.tree.leaves((extra, cond_consts))),
-        "body_nconsts": len(jax.tree.leaves((extra, body_consts))),
-        "cond_jaxpr": stage(cond, extra, cond_consts, init, start).jaxpr,
-        "body_jaxpr": stage(body, extra, body_consts, init, start).jaxpr,
-    }
-    state, tree = jax.tree.flatten(start)
-    operands = jax.tree.leaves((extra, cond_consts, extra, body_consts, init, state))
-    outs, state = split(eqn.primitive.bind(*operands, **params), len(init))
-    return outs, gathering.finish(jax.tree.unflatten(tree, state), Collected(), None)
-
-
-def _apart_from(
-    interpreter: Interpreter, carried: Threaded
-) -> tuple[list, Callable[[list, Threaded], Interpreter]]:
-    """Return the arrays of an interpreter that a loop does not carry.
-
-    The function that is also returned puts them together with those that it carries. If the
-    latter were constants of the loop, too, the compiler would have to keep a copy of each
-    ring as it was before the loop.
-    """
-    leaves, tree = jax.tree.flatten(interpreter)
-    # Replace the carried arrays by a mark, to find out where they are among the leaves.
-    mark = object()
-    marked = interpreter.after(jax.tree.map(lambda _: mark, carried))
-    is_carried = [leaf is mark for leaf in jax.tree.leaves(marked)]
-    others = [x for x, known in zip(leaves, is_carried, strict=True) if not known]
-
-    def together(others: list, carried: Threaded) -> Interpreter:
-        each = iter(others)
-        merged = [mark if known else next(each) for known in is_carried]
-        return jax.tree.unflatten(tree, merged).after(carried)
-
-    return others, together
-
-
 def repeat_in_chunks(
-    interpreter: Interpreter, eqn: JaxprEqn, *args: Any, size: int
+    interpreter: Interpreter, eqn: JaxprEqn, *args: ArrayLike, size: int
 ) -> tuple[list, Collected]:
     """Run a `while` whose predicate is carried in front, and deliver after each chunk.
 
@@ -337,12 +204,9 @@ def repeat_in_chunks(
     return repeat(interpreter, eqn, ask, ft.partial(stage, step), [], consts, init)
 
 
-def collecting(interpreter: Interpreter, capacity: int | None = None) -> Interpreter:
-    """Return an interpreter that collects the same but delivers nothing."""
-    return interpreter.with_handler(interpreter.handler.collecting(capacity))
-
-
-def _delivered(interpreter: Interpreter, logs: Collected, iterations: Any) -> Collected:
+def _delivered(
+    interpreter: Interpreter, logs: Collected, iterations: ArrayLike
+) -> Collected:
     """Deliver what was collected in some iterations, and return what is left."""
     return Collected.joined(interpreter.handler.deliver([logs], iterations))
 
@@ -363,16 +227,3 @@ def _flushed(interpreter: Interpreter, logs: Collected) -> Collected:
 def _most_rows(logs: Collected) -> int:
     """Return how many rows of a key are logged at most, not counting on an interval."""
     return max((rows.bound for rows in logs.rows.values()), default=1)
-
-
-def _in_time(rows: Rows, length: int, reverse: bool) -> Rows:
-    """Return the rows of all iterations, in the order of execution."""
-    rows = rows.replace(bound=rows.bound * length)
-    if rows.count is not None:
-        rows = rows.replace(count=rows.count.sum(0, dtype=jnp.int32))
-    if reverse:
-        rows = rows.map(lambda x: jax.lax.rev(x, (0,)))
-    if not rows.time:
-        return rows.replace(time=True)
-    # (length, n, ...) -> (length * n, ...)
-    return rows.map(lambda x: x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]))

@@ -9,8 +9,8 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr
 
 from lox._core.analysis import check
+from lox._core.flax_nnx import calls_in_place
 from lox._core.handler import Forward
-from lox._core.in_place import calls_in_place
 from lox._core.interpreter import Interpreter
 from lox._core.log import check_function, names_in
 from lox._core.record import is_array
@@ -19,11 +19,12 @@ from lox._inside.nan.report import NanReport
 from lox._inside.nan.search import Search, Searched
 from lox._jax import equations
 from lox._jax.examples import marked
+from lox._jax.types import PyTree
 from lox._rows.types import P
 
 
 def find_nan(
-    fun: Callable[P, Any],
+    fun: Callable[P, object],
     *,
     infinities: bool = False,
     ignore: str | Iterable[str] = (),
@@ -99,7 +100,7 @@ def _argument_name(path: Sequence[Any]) -> str:
 
 
 def _find(
-    births: Births, known: "_Known", fun: Callable, *args: Any, **kwargs: Any
+    births: Births, known: "_Known", fun: Callable, *args: PyTree, **kwargs: PyTree
 ) -> NanReport | None:
     with marked():
         traced = Interpreter(Forward()).trace(fun, *args, **kwargs)
@@ -122,6 +123,7 @@ class _Known:
         for other, searched in self._programs:
             if equations.is_same_call(jaxpr, other):
                 return searched
+        # What neither an output nor an effect needs is not run, so it has no NaN to find.
         searched = Searched(equations.without_dead_code(jaxpr))
         self._programs = [(jaxpr, searched), *self._programs[: _MOST - 1]]
         return searched

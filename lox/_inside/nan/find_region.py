@@ -14,7 +14,6 @@ import dataclasses
 import functools as ft
 import operator
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +24,7 @@ from lox._core.record import Delivery, Record
 from lox._inside.nan.lines import is_ignored
 from lox._inside.nan.look import INFINITE, NAN, Look, Read, State, flag, floats, may_be_bad
 from lox._inside.nan.program_map import Path, ProgramMap, is_float
+from lox._jax.types import AnyArray, Atom, Code, Params
 from lox._rows.collected import Collected
 from lox._rows.rows import Where, static
 
@@ -53,13 +53,11 @@ class Births:
         return not self.ignored or not is_ignored(program_map, path, eqn, self.ignored)
 
     def appears(self, eqn: JaxprEqn, read: Read) -> jax.Array:
-        ins, outs = (
-            [flag(read(atom)) for atom in atoms if may_be_bad(atom)]
-            for atoms in (eqn.invars, eqn.outvars)
-        )
-        before, after = (
-            ft.reduce(operator.or_, flags, jnp.zeros((), jnp.int8)) for flags in (ins, outs)
-        )
+        def flags(atoms: Sequence[Atom]) -> jax.Array:
+            found = [flag(read(atom)) for atom in atoms if may_be_bad(atom)]
+            return ft.reduce(operator.or_, found, jnp.zeros((), jnp.int8))
+
+        before, after = flags(eqn.invars), flags(eqn.outvars)
         return (after & self.bad > 0) & (before & self.bad == 0)
 
 
@@ -102,11 +100,11 @@ class FindRegion(Look):
         return Collected()
 
     def emit(
-        self, records: Sequence[Record | Delivery], token: Any, params: dict[str, Any]
-    ) -> Any:
+        self, records: Sequence[Record | Delivery], token: AnyArray, params: Params
+    ) -> AnyArray:
         return super().emit(records, token, params) if self.is_first else token
 
-    def concerns(self, program: Any) -> bool:
+    def concerns(self, program: Code) -> bool:
         is_closed = isinstance(program, JaxprEqn) and self.program_map.is_closed(program)
         return not is_closed and super().concerns(program)
 
@@ -118,24 +116,29 @@ class FindRegion(Look):
     def seen(self, program: Jaxpr, eqns: Sequence[JaxprEqn], read: Read) -> State:
         is_bad, found, clock = self.state
         if self.births is not None:
-            each = [
+            # An equation that is looked into shows its births inside.
+            births = [
                 self.births.appears(eqn, read)
                 for eqn in eqns
                 if not self.concerns(eqn)
                 and self.births.counts(self.program_map, self.path, eqn)
             ]
-            return ft.reduce(operator.or_, each, is_bad), found, clock
+            return ft.reduce(operator.or_, births, is_bad), found, clock
         wanted = self.inspects(program)
         values = [read(var) for eqn in eqns for var in eqn.outvars if var in wanted]
         return is_bad | any_nan(values), found, clock
 
     def at_end_of_region(self) -> State:
         is_bad, found, clock = self.state
-        each = [self.program_map.region_number(self.region), -1, *self.iterations()]
-        each = [*each, *[-1] * (found.shape[-1] - len(each))]
-        here = jnp.stack([jnp.asarray(x, jnp.int32) for x in each])
+        # (2 + depth,): the region, the device, which is noted later, and the iterations
+        numbers = [self.program_map.region_number(self.region), -1, *self.iterations()]
+        numbers += [-1] * (found.shape[-1] - len(numbers))
+        here = jnp.stack([jnp.asarray(x, jnp.int32) for x in numbers])
+        # Only the first counts: once something is found, it stays.
         is_first = is_bad & (found[0] < 0)
         if self.program_map.has_devices:
+            # When this device found something, and how often its regions have ended. Until
+            # it finds something, the first follows the second.
             clock = jnp.stack([jnp.where(found[0] < 0, clock[1], clock[0]), clock[1] + 1])
         return jnp.zeros_like(is_bad), jnp.where(is_first, here, found), clock
 
@@ -155,7 +158,7 @@ class FindRegion(Look):
 _NEVER = jnp.iinfo(jnp.int32).max
 
 
-def any_nan(values: Sequence[Any]) -> jax.Array:
+def any_nan(values: Sequence[jax.Array]) -> jax.Array:
     """Return whether any of these arrays holds a NaN."""
     # Combine arrays of one shape before the reduction. The compiler fuses that to one loop.
     by_shape: dict[tuple[int, ...], jax.Array] = {}

@@ -46,8 +46,8 @@ def lines_of(program_map: ProgramMap, path: Path, eqn: JaxprEqn) -> list[Line]:
     Equations of JAX's own functions have no line. For these, return the lines that call
     the function.
     """
-    for each in (eqn, *(program_map.eqn(number) for number in reversed(path))):
-        frames = tracing.user_frames(each)
+    for caller in (eqn, *(program_map.eqn(number) for number in reversed(path))):
+        frames = tracing.user_frames(caller)
         if frames:
             return [Line(*frame) for frame in frames]
     return []
@@ -64,7 +64,7 @@ def is_ignored(
     """Return whether one of the lines that made an equation is in a list."""
     for line in lines_of(program_map, path, eqn):
         name = f"{line.file}:{line.number}"
-        if any(name == own or name.endswith("/" + own) for own in ignored):
+        if any(name == end or name.endswith("/" + end) for end in ignored):
             return True
     return False
 
@@ -88,4 +88,4 @@ def phase_of(program_map: ProgramMap, path: Path, eqn: JaxprEqn) -> str | None:
 def _levels(program_map: ProgramMap, path: Path, eqn: JaxprEqn) -> list[Level]:
     """Return the scopes around an equation, and its transformations, outermost first."""
     around = [*map(program_map.eqn, path), eqn]
-    return [level for each in around for level in levels_of(each)]
+    return [level for eqn in around for level in levels_of(eqn)]

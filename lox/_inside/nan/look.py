@@ -15,10 +15,11 @@ axis. When the `shard_map` ends, the handler joins the states of all devices.
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Self, TypeAlias
+from typing import Self, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
+from jax.core import ShapedArray
 from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from lox._core.handler import Handler
@@ -26,12 +27,13 @@ from lox._core.record import RECORD_EFFECTS, Record
 from lox._inside.nan.program_map import LOOPS, REGIONS, Path, ProgramMap, is_float
 from lox._jax import equations, sharding
 from lox._jax.sharding import Division
+from lox._jax.types import AnyArray, Atom, Code, PyTree
 from lox._rows.collected import Collected, Threaded
 from lox._rows.rows import static
 
-Read = Callable[[Any], Any]
+Read = Callable[[Atom], AnyArray]
 # What a handler has seen: a pytree of arrays, which each subclass defines.
-State: TypeAlias = Any
+State: TypeAlias = PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +95,7 @@ class Look(Handler):
 
     # All subclasses share these.
 
-    def concerns(self, program: Any) -> bool:
+    def concerns(self, program: Code) -> bool:
         if not RECORD_EFFECTS.isdisjoint(program.effects):
             return True
         if isinstance(program, JaxprEqn):
@@ -106,6 +108,7 @@ class Look(Handler):
     def finish(self, program: Jaxpr) -> Collected:
         if self.path != self.region or self.program_map.is_predicate(program):
             return Collected()
+        # The program is the body of a loop, and one iteration of it has ended.
         counter = self.counter + 1 if self._is_loop() else self.counter
         return self._collected(self.at_end_of_region(), counter)
 
@@ -120,12 +123,13 @@ class Look(Handler):
         # earlier NaN is found first.
         state = self.at_end_of_region()
         if name == "shard_map":
+            # One state and one counter per device: (...) -> (devices, ...)
             number = math.prod(sharding.mapped_axes(eqn).values())
-            each = jax.tree.map(
+            states, counters = jax.tree.map(
                 lambda x: jnp.broadcast_to(x, (number, *jnp.shape(x))),
                 (state, self.counter),
             )
-            return self._replace(state=each[0], counter=each[1], path=path, region=path)
+            return self._replace(state=states, counter=counters, path=path, region=path)
         return self._replace(
             state=state,
             counter=sharding.make_varying(jnp.zeros((), jnp.int32)),
@@ -140,6 +144,7 @@ class Look(Handler):
         state, counter = logs.threaded.seen
         if jnp.ndim(counter) > jnp.ndim(self.counter):  # out of a `shard_map`
             state = self.joined(state)
+        # Back in this region, its own counter goes on.
         seen = dataclasses.replace(logs.threaded, seen=(state, self.counter))
         return logs.replace(threaded=seen)
 
@@ -180,7 +185,7 @@ class Look(Handler):
 NAN, INFINITE = 1, 2
 
 
-def flag(x: Any) -> jax.Array:
+def flag(x: jax.Array) -> jax.Array:
     """Return whether an array holds NaNs, infinities or both, as a small number."""
     nan, infinite = jnp.isnan(x).any(), jnp.isinf(x).any()
     return NAN * nan.astype(jnp.int8) + INFINITE * infinite.astype(jnp.int8)
@@ -193,9 +198,9 @@ def floats(program: Jaxpr) -> Collection[Var]:
     return {var for var in every if may_be_bad(var)}
 
 
-def may_be_bad(atom: Any) -> bool:
+def may_be_bad(atom: Atom) -> bool:
     """Return whether an input or output of an equation may hold a NaN."""
-    has_any = is_float(atom) and bool(math.prod(atom.aval.shape))
+    has_any = is_float(atom) and bool(math.prod(cast(ShapedArray, atom.aval).shape))
     return has_any and not equations.is_dropped(atom)
 
 

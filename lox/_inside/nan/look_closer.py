@@ -24,6 +24,7 @@ from lox._core.record import Delivery, Record
 from lox._inside.nan.look import Look, Moment, Read, State, flag, floats, may_be_bad
 from lox._inside.nan.program_map import Path, ProgramMap
 from lox._jax import equations
+from lox._jax.types import AnyArray, Atom, Params
 from lox._rows.collected import Collected
 from lox._rows.rows import Where, static
 
@@ -35,8 +36,8 @@ class _InOneIteration(Look):
         return Collected()
 
     def emit(
-        self, records: Sequence[Record | Delivery], token: Any, params: dict[str, Any]
-    ) -> Any:
+        self, records: Sequence[Record | Delivery], token: AnyArray, params: Params
+    ) -> AnyArray:
         return token
 
     def is_now(self, moment: Moment) -> jax.Array:
@@ -86,10 +87,12 @@ class LookAtRegion(_InOneIteration):
                     flags.append(flag(read(atom)))
         if not positions:
             return self.state
+        # One scatter for all flags of these equations, kept only at the right moment.
         new = self.state.at[jnp.asarray(positions)].set(jnp.stack(flags))
         return jnp.where(self.is_now(self.moment), new, self.state)
 
     def joined(self, states: State) -> State:
+        # (devices, flags) -> (flags,). Devices that were not asked have zeros.
         return states.max(0)
 
 
@@ -166,7 +169,7 @@ class KeepValues(_InOneIteration):
         return states if device is None else jax.tree.map(lambda x: x[device], states)
 
 
-def _zeros(atom: Any) -> Any:
+def _zeros(atom: Atom) -> jax.Array | None:
     """Return zeros like an input or output of an equation, or None if it is no array."""
     aval: Any = atom.aval
     is_known = hasattr(aval, "shape") and not isinstance(atom, Literal)

@@ -15,24 +15,26 @@ most of them. That value is inside all `vmap`s.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import cast
 
+from jax.core import ShapedArray
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 from lox._inside.nan.program_map import CALLS, ELEMENTWISE, Path, ProgramMap
 from lox._jax import equations
 from lox._jax.examples import EXAMPLE
+from lox._jax.types import Atom
 
 # The most connected values to look at.
 _MOST = 64
 # The path of a program, the program, and a variable in it.
-_Place = tuple[Path, Jaxpr, Any]
+_Place = tuple[Path, Jaxpr, Atom]
 
 
 def example_axes(program_map: ProgramMap, path: Path, eqn: JaxprEqn, var: Var) -> list[int]:
     """Return the axes of an output of an equation that hold examples, the outer first."""
     waiting: list[_Place] = [(path, program_map.program(program_map.number(eqn)), var)]
-    seen: set[tuple[Path, Any]] = set()
+    seen: set[tuple[Path, Atom]] = set()
     axes: list[int] = []
     while waiting and len(seen) < _MOST:
         path, program, current = waiting.pop(0)
@@ -41,12 +43,13 @@ def example_axes(program_map: ProgramMap, path: Path, eqn: JaxprEqn, var: Var) -
         seen.add((path, current))
         axes = max(axes, _marked(program, current), key=len)
         connected = _connected(program_map, path, program, current)
+        # A value of another shape has other axes, and what is behind it as well.
         waiting += [place for place in connected if _is_like(place[2], current)]
     return axes
 
 
 def _connected(
-    program_map: ProgramMap, path: Path, program: Jaxpr, var: Any
+    program_map: ProgramMap, path: Path, program: Jaxpr, var: Atom
 ) -> Iterator[_Place]:
     """Yield the values that one equation connects with a variable."""
     for eqn in program.eqns:
@@ -65,17 +68,18 @@ def _connected(
         yield from ((path[:-1], outer, x) for x in _paired(program, call, var))
 
 
-def _paired(one: Any, other: Any, var: Any) -> Iterator[Any]:
+def _paired(one: Jaxpr | JaxprEqn, other: Jaxpr | JaxprEqn, var: Atom) -> Iterator[Atom]:
     """Yield the inputs and outputs of `other` at the positions that a variable has."""
     for name in ("invars", "outvars"):
-        own, others = getattr(one, name), getattr(other, name)
-        if len(own) == len(others):
-            yield from (y for x, y in zip(own, others, strict=True) if x is var)
+        atoms, others = getattr(one, name), getattr(other, name)
+        if len(atoms) == len(others):
+            yield from (y for x, y in zip(atoms, others, strict=True) if x is var)
 
 
-def _marked(program: Jaxpr, var: Any) -> list[int]:
+def _marked(program: Jaxpr, var: Atom) -> list[int]:
     """Return the axes for which a variable is marked, or is a mark itself."""
-    makers: dict[Any, JaxprEqn] = {out: eqn for eqn in program.eqns for out in eqn.outvars}
+    makers: dict[Atom, JaxprEqn] = {out: eqn for eqn in program.eqns for out in eqn.outvars}
+    # Backwards first: marks of marks, down to what the operation has computed.
     marks, maker = [], makers.get(var)
     while maker is not None and equations.primitive_name(maker) == EXAMPLE:
         marks.append(maker)
@@ -85,7 +89,7 @@ def _marked(program: Jaxpr, var: Any) -> list[int]:
     return list(dict.fromkeys(mark.params["axis"] for mark in marks))
 
 
-def _marks_of(program: Jaxpr, var: Any) -> Iterator[JaxprEqn]:
+def _marks_of(program: Jaxpr, var: Atom) -> Iterator[JaxprEqn]:
     """Yield the marks of a variable, and the marks of these."""
     for eqn in program.eqns:
         is_mark = equations.primitive_name(eqn) == EXAMPLE
@@ -94,7 +98,7 @@ def _marks_of(program: Jaxpr, var: Any) -> Iterator[JaxprEqn]:
             yield from _marks_of(program, eqn.outvars[0])
 
 
-def _is_like(atom: Any, var: Any) -> bool:
+def _is_like(atom: Atom, var: Atom) -> bool:
     if isinstance(atom, Literal):
         return False
-    return getattr(atom.aval, "shape", None) == var.aval.shape
+    return getattr(atom.aval, "shape", None) == cast(ShapedArray, var.aval).shape

@@ -18,7 +18,6 @@ device, at a loop of unknown length, or after `_MOST` runs.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
@@ -28,11 +27,14 @@ from lox._inside.nan.births import Flags, Place
 from lox._inside.nan.look import INFINITE, Moment
 from lox._inside.nan.program_map import CALLS, ELEMENTWISE, LOOPS, Path, ProgramMap
 from lox._jax import equations
+from lox._jax.types import Atom
 
 # The most moments to look at.
 _MOST = 8
 # Pairs of an axis and a position along it.
 Index = tuple[tuple[int, int], ...]
+# An equation, the iterations in which it runs, and the part of its output that is meant.
+_Maker = tuple[Place, tuple[int, ...], Index]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +51,7 @@ class _Value:
 
     path: Path
     program: Jaxpr
-    atom: Any
+    atom: Atom
     iterations: tuple[int, ...]
     index: Index = ()
 
@@ -74,10 +76,12 @@ class OriginSearch:
         seen = set()
         while (moment, place) not in seen:
             seen.add((moment, place))
-            own = self._flags(moment)
-            if own is None or place not in own.slots.first:
+            flags_now = self._flags(moment)
+            if flags_now is None or place not in flags_now.slots.first:
                 return None
-            infinite = np.flatnonzero(own.inputs(place) & INFINITE)
+            infinite = np.flatnonzero(flags_now.inputs(place) & INFINITE)
+            # Finite inputs: the infinity appeared here. If this is where the search began,
+            # the NaN did not come from an infinity.
             if not len(infinite):
                 return (moment, place) if len(seen) > 1 else None
             path, number = place
@@ -99,7 +103,7 @@ class OriginSearch:
             self._looked[moment] = self._look_at(moment)
         return self._looked[moment]
 
-    def _maker(self, value: _Value) -> tuple[Place, tuple[int, ...], Index] | None:
+    def _maker(self, value: _Value) -> _Maker | None:
         """Return the equation that computes a value, its iterations, and the index."""
         if isinstance(value.atom, Literal):
             return None
@@ -112,7 +116,7 @@ class OriginSearch:
                 return outside and self._maker(outside)
         return None
 
-    def _computed_by(self, eqn: JaxprEqn, value: _Value) -> Any:
+    def _computed_by(self, eqn: JaxprEqn, value: _Value) -> _Maker | None:
         """Follow an output of an equation into the program that computes it, if any."""
         number, name = self.program_map.number(eqn), equations.primitive_name(eqn)
         if not self.program_map.enters(eqn):
@@ -145,7 +149,9 @@ class OriginSearch:
         atom = program.outvars[position]
         return self._maker(_Value(path, program, atom, iterations, index))
 
-    def _in_a_branch(self, eqn: JaxprEqn, position: int, path: Path, value: _Value) -> Any:
+    def _in_a_branch(
+        self, eqn: JaxprEqn, position: int, path: Path, value: _Value
+    ) -> _Maker | None:
         """Follow an output of a `cond` into the branch that was taken."""
         for branch in eqn.params["branches"]:
             program = branch.jaxpr

@@ -23,17 +23,17 @@ also needs a look if a loop comes between it and the operation that reads it.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from lox._core.record import holds_records
-from lox._core.rules.table import rules
+from lox._core.rules.registry import rules
 from lox._core.staging import carry_predicate
 from lox._jax import equations, tracing
 from lox._jax.examples import EXAMPLE
+from lox._jax.types import AnyArray, Atom
 
 # The numbers of the equations around a program, the outermost first.
 Path = tuple[int, ...]
@@ -84,14 +84,14 @@ KEEPING = _BOTH | frozenset(_KEEPING.split())
 COPYING = frozenset(_COPYING.split())
 
 
-def is_float(atom: Any) -> bool:
+def is_float(atom: Atom | AnyArray) -> bool:
     """Return whether a variable, literal or array holds numbers that may be NaN."""
     dtype = getattr(getattr(atom, "aval", atom), "dtype", None)
     return dtype is not None and jax.dtypes.issubdtype(dtype, jnp.inexact)
 
 
 class ProgramMap:
-    """The numbered equations of a program, and facts about each program in it.
+    """The numbered equations of a program, and what is known about each program in it.
 
     Attributes:
         depth: The largest number of nested loops.
@@ -102,6 +102,7 @@ class ProgramMap:
     def __init__(self, jaxpr: ClosedJaxpr):
         self.number_of_atoms = 0
         self.has_devices = False
+        # By the id of an equation or a program: JAX hashes neither by its content.
         self._numbers: dict[int, int] = {}
         self._eqns: list[JaxprEqn] = []
         self._programs: list[Jaxpr] = []
@@ -209,6 +210,7 @@ class ProgramMap:
         return self._checked[key]
 
     def _find_checked(self, program: Jaxpr, is_region: bool) -> Iterator[Var]:
+        # A NaN in a constant did not appear here, see `Search._from_the_start`.
         reads, stops, constants = _reads(program), self._stops(program), _constants(program)
         outs = {atom for atom in program.outvars if not isinstance(atom, Literal)}
         for i, eqn in enumerate(program.eqns):

@@ -1,17 +1,20 @@
 """`NanReport`: describe the first NaN of a program."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, SupportsInt
 
 import numpy as np
 from jax.extend.core import JaxprEqn
+from jax.typing import ArrayLike
 
 from lox._inside.nan.lines import Line
 from lox._inside.nan.program_map import ELEMENTWISE
 from lox._jax import equations, tracing
 
 Index = tuple[int, ...]
+# An input or output of an equation. None: it is no array, such as a PRNG key.
+Array = np.ndarray | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +65,7 @@ class NanReport:
     """
 
     operation: str
-    culprit: tuple[Any, ...] = ()
+    culprit: tuple[object, ...] = ()
     index: Index | None = None
     line: Line | None = None
     called_from: Line | None = None
@@ -111,11 +114,12 @@ class NanReport:
     def _body(self) -> list[str]:
         lines = [self._where(), self._when()]
         arrays = [("input", self.inputs), ("output", self.outputs)]
-        for name, each in arrays:
-            for i, x in enumerate(each):
-                number = f" {i}" if len(each) > 1 else ""
-                at = self.index if name == "input" and _fits(x, self) else None
-                lines.append(f"{name}{number}: {describe(x, at)}")
+        for name, values in arrays:
+            for i, x in enumerate(values):
+                number = f" {i}" if len(values) > 1 else ""
+                # Of an elementwise operation, the input at the place of the NaN made it.
+                index = self.index if name == "input" and _fits(x, self) else None
+                lines.append(f"{name}{number}: {describe(x, index)}")
         if self.became is not None:
             lines.append(f"it became NaN in {self.became._what()}")
             lines += ["  " + line for line in (self.became._where(), self.became._when())]
@@ -156,7 +160,7 @@ def phrase(operation: str, culprit: Sequence[object]) -> str:
     return f"{operation} of {inputs}" if inputs else operation
 
 
-def describe(x: Any, at: Index | None = None) -> str:
+def describe(x: ArrayLike | None, index: Index | None = None) -> str:
     """Return the type of an array, its range and where its worst values are."""
     if x is None:
         return "no array"
@@ -166,6 +170,7 @@ def describe(x: Any, at: Index | None = None) -> str:
         return form
     if x.dtype.kind not in "iufc" and x.dtype.name not in _SMALL_FLOATS:
         return form
+    # Of complex numbers, the absolute values; small floats have no `argmin` in NumPy.
     values = np.abs(x) if x.dtype.kind == "c" else x
     values = values.astype(np.float64) if x.dtype.name in _SMALL_FLOATS else values
     parts = [form]
@@ -177,11 +182,11 @@ def describe(x: Any, at: Index | None = None) -> str:
     good = np.isfinite(values)
     if good.any():
         low, high = np.where(good, values, np.inf), np.where(good, values, -np.inf)
-        for name, each, i in (("min", low, low.argmin()), ("max", high, high.argmax())):
+        for name, found, i in (("min", low, low.argmin()), ("max", high, high.argmax())):
             place = f" at {_plain(np.unravel_index(i, x.shape))}" if x.ndim else ""
-            parts.append(f"{name} {each.flat[i]:.6g}{place}")
-    if at is not None and x.ndim:
-        parts.append(f"{x[at]} at {_plain(at)}")
+            parts.append(f"{name} {found.flat[i]:.6g}{place}")
+    if index is not None and x.ndim:
+        parts.append(f"{x[index]} at {_plain(index)}")
     return ", ".join(parts)
 
 
@@ -189,8 +194,8 @@ _SMALL_FLOATS = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz
 
 
 def find_culprit(
-    eqn: JaxprEqn, inputs: Sequence[Any], outputs: Sequence[Any], *, infinities: bool
-) -> tuple[Index | None, tuple[Any, ...]]:
+    eqn: JaxprEqn, inputs: Sequence[Array], outputs: Sequence[Array], *, infinities: bool
+) -> tuple[Index | None, tuple[object, ...]]:
     """Return the index of the first bad output, and the inputs that made it."""
     for out in outputs:
         if out is None or not is_inexact(out):
@@ -203,13 +208,14 @@ def find_culprit(
 
 
 def _operands(
-    eqn: JaxprEqn, inputs: Sequence[Any], shape: Index, index: Index
-) -> tuple[Any, ...]:
+    eqn: JaxprEqn, inputs: Sequence[Array], shape: Index, index: Index
+) -> tuple[object, ...]:
     """Return the input values from which one value of the output was computed."""
     name = equations.primitive_name(eqn)
-    is_alike = all(x is not None and np.shape(x) in (shape, ()) for x in inputs)
-    if name in ELEMENTWISE and is_alike:
-        return tuple(_scalar(x[index] if np.shape(x) else x) for x in inputs)
+    arrays = [x for x in inputs if x is not None]
+    is_alike = all(np.shape(x) in (shape, ()) for x in arrays)
+    if name in ELEMENTWISE and is_alike and len(arrays) == len(inputs):
+        return tuple(_scalar(x[index] if np.shape(x) else x) for x in arrays)
     # For other operations, return the first infinity of each input: these make NaNs.
     found = []
     for x in inputs:
@@ -218,7 +224,7 @@ def _operands(
     return tuple(found)
 
 
-def is_inexact(x: Any) -> bool:
+def is_inexact(x: np.ndarray) -> bool:
     dtype = np.asarray(x).dtype
     return dtype.kind in "fc" or dtype.name in _SMALL_FLOATS
 
@@ -230,14 +236,14 @@ def _fits(x: np.ndarray | None, report: NanReport) -> bool:
     return name in ELEMENTWISE and np.shape(x) == np.shape(report.outputs[0])
 
 
-def _first(where: Any) -> Index:
+def _first(where: np.ndarray) -> Index:
     return _plain(np.unravel_index(np.flatnonzero(where)[0], np.shape(where)))
 
 
-def _plain(index: Sequence[Any]) -> Index:
+def _plain(index: Iterable[SupportsInt]) -> Index:
     return tuple(int(i) for i in index)
 
 
-def _scalar(x: Any) -> Any:
+def _scalar(x: ArrayLike) -> object:
     x = np.asarray(x)
     return x.item() if x.dtype.kind in "biufc" else float(x)

@@ -16,27 +16,28 @@ hold a NaN that none of its inputs holds?
 import dataclasses
 import functools as ft
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
+from jax.typing import ArrayLike
 
 from lox._core.interpreter import Interpreter
 from lox._inside.nan.births import Flags, Place
 from lox._inside.nan.find_region import Births, FindRegion
 from lox._inside.nan.lines import is_library, lines_of, phase_of, scope_of
-from lox._inside.nan.look import INFINITE, NAN, Look, Moment, flag
+from lox._inside.nan.look import INFINITE, NAN, Look, Moment, State, flag
 from lox._inside.nan.look_closer import KeepValues, LookAtRegion
 from lox._inside.nan.marks import example_axes
 from lox._inside.nan.origin import OriginSearch
 from lox._inside.nan.program_map import Path, ProgramMap, is_float
-from lox._inside.nan.report import Loop, NanReport, find_culprit, is_inexact
+from lox._inside.nan.report import Index, Loop, NanReport, find_culprit, is_inexact
 from lox._jax import equations, sharding, tracing
+from lox._jax.types import Atom
 
 # Takes the arguments of a program. Returns the flags of its outputs, and the final state.
-Run = Callable[..., tuple[int, Any]]
+Run = Callable[..., tuple[int, State]]
 
 
 class Searched:
@@ -67,13 +68,13 @@ class Searched:
         """
 
         @jax.jit  # One program, in which nothing is donated: the arguments are used again.
-        def evaluate(*args: Any) -> tuple[list, Any]:
+        def evaluate(*args: ArrayLike) -> tuple[list, State]:
             outs, logs = Interpreter(handler)(self.jaxpr, *args)
             flags = [flag(x) for x in outs if is_float(x) and x.size]
             seen = logs.threaded.seen
             return flags, handler.state if seen is None else seen[0]
 
-        def run(*args: Any) -> tuple[int, Any]:
+        def run(*args: ArrayLike) -> tuple[int, State]:
             flags, state = evaluate(*args)
             return ft.reduce(lambda x, y: x | int(y), flags, 0), state
 
@@ -115,6 +116,7 @@ class Search:
             report = self._report_of(quick) if quick else None
             if report is not None:
                 return report if outs & NAN else _dropped(report)
+        # The slow way: ask each equation whether a NaN appears in it.
         outs, moment = self._find_region(self.births)
         report = self._report_of(moment) if moment else None
         is_bad = quick or moment or outs & self.births.bad
@@ -139,8 +141,9 @@ class Search:
             return outs, None
         region = self.program_map.region(number)
         depth = len(self.program_map.loops(region))
-        at = None if device < 0 else device
-        return outs, Moment(region, tuple(iterations[:depth]), at)
+        # Numbers behind those of its loops are filled up with -1.
+        on_device = None if device < 0 else device
+        return outs, Moment(region, tuple(iterations[:depth]), on_device)
 
     def _look_at(self, moment: Moment) -> Flags:
         """Return which values hold NaNs or infinities, at one moment."""
@@ -153,10 +156,11 @@ class Search:
         handler = KeepValues.of(self.program_map, moment, wanted)
         _, kept = self.program.run(handler)(*self.args)
         values = []
-        for (_, number), own in zip(wanted, kept, strict=True):
+        for (_, number), kept_of_eqn in zip(wanted, kept, strict=True):
             eqn = self.program_map.eqn(number)
             atoms = *eqn.invars, *eqn.outvars
-            arrays = [_array(atom, x) for atom, x in zip(atoms, own, strict=True)]
+            pairs = zip(atoms, kept_of_eqn, strict=True)
+            arrays = [_array(atom, x) for atom, x in pairs]
             values.append((arrays[: len(eqn.invars)], arrays[len(eqn.invars) :]))
         return values
 
@@ -184,7 +188,7 @@ class Search:
         (first, place), (second, other) = wanted
         if first == second:
             values = self._values(first, [place, other])
-            return [[each] for each in values]
+            return [[value] for value in values]
         return [self._values(first, [place]), self._values(second, [other])]
 
     def _report(
@@ -194,13 +198,14 @@ class Search:
         eqn, (inputs, outputs) = self.program_map.eqn(number), values
         index, culprit = find_culprit(eqn, inputs, outputs, infinities=infinities)
         lines = lines_of(self.program_map, path, eqn)
-        own = next((line for line in lines if not is_library(line)), None)
+        # The innermost line may be of a library. Then say which line of the user led there.
+        users_line = next((line for line in lines if not is_library(line)), None)
         return NanReport(
             operation=equations.primitive_name(eqn),
             culprit=culprit,
             index=index,
             line=lines[0] if lines else None,
-            called_from=own if lines and own != lines[0] else None,
+            called_from=users_line if lines and users_line != lines[0] else None,
             scope=scope_of(self.program_map, path, eqn),
             phase=phase_of(self.program_map, path, eqn),
             loops=self._loops(path, moment),
@@ -216,6 +221,7 @@ class Search:
         for i, number in enumerate(path):
             eqn = self.program_map.eqn(number)
             if eqn in self.program_map.loops((number,)):
+                # A `scan` in reverse begins with the last of `xs`; people count by `xs`.
                 count = next(counts)
                 if eqn.params.get("reverse"):
                     count = eqn.params["length"] - 1 - count
@@ -225,7 +231,11 @@ class Search:
         return tuple(loops)
 
     def _example(
-        self, path: Path, eqn: JaxprEqn, outputs: Sequence[Any], index: Any
+        self,
+        path: Path,
+        eqn: JaxprEqn,
+        outputs: Sequence[np.ndarray | None],
+        index: Index | None,
     ) -> int | tuple[int, ...] | None:
         if index is None:
             return None
@@ -233,8 +243,8 @@ class Search:
         for var, out in zip(eqn.outvars, outputs, strict=True):
             if out is not None and np.ndim(out) == len(index):
                 axes = example_axes(self.program_map, path, eqn, var)
-                each = tuple(index[axis] for axis in axes)
-                return each[0] if len(each) == 1 else each or None
+                numbers = tuple(index[axis] for axis in axes)
+                return numbers[0] if len(numbers) == 1 else numbers or None
         return None
 
     def _device(self, path: Path, moment: Moment) -> dict[str, int] | None:
@@ -243,8 +253,8 @@ class Search:
         around = map(self.program_map.eqn, path)
         mapped = next(eqn for eqn in around if eqn.primitive.name == "shard_map")
         axes = sharding.mapped_axes(mapped)
-        each = np.unravel_index(moment.device, tuple(axes.values()))
-        return {axis: int(i) for axis, i in zip(axes, each, strict=True)}
+        position = np.unravel_index(moment.device, tuple(axes.values()))
+        return {axis: int(i) for axis, i in zip(axes, position, strict=True)}
 
     def _from_the_start(self, moment: Moment | None) -> NanReport:
         """Report a NaN that does not appear in an equation: an argument or a constant."""
@@ -285,7 +295,7 @@ def _has_nan(report: NanReport) -> bool:
     return any(np.isnan(x).any() for x in floats)
 
 
-def _array(atom: Any, x: Any) -> Any:
+def _array(atom: Atom, x: ArrayLike | None) -> np.ndarray | None:
     """Return an input or output of an equation as a NumPy array, if it is one."""
     if isinstance(atom, Literal):
         return np.asarray(tracing.literal_value(atom))

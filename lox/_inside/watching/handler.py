@@ -17,8 +17,8 @@ and nothing inside does. So exactly the cotangent of what leaves the scope flows
 through it.
 
 A function that is differentiated inside the watched one has its own handler (`WatchInside`,
-see `lox._core.looking`). This handler knows neither the scopes nor the loops around the
-derivative, so its records are incomplete, and marked with the attribute `scope`. The
+see `lox._core.derivative_hook`). This handler knows neither the scopes nor the loops around
+the derivative, so its records are incomplete, and marked with the attribute `scope`. The
 handler of the outer program adds what is missing when it meets them:
 
     def step(...):                      record inside             record around
@@ -30,17 +30,17 @@ import contextlib
 import dataclasses
 import functools as ft
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Self
 
 import jax
 from jax.extend.core import Jaxpr, JaxprEqn
 
 from lox._core.analysis import last_uses
+from lox._core.derivative_hook import not_looking
 from lox._core.handler import Forward, Handler
 from lox._core.interpreter import Interpreter
 from lox._core.log import relog
 from lox._core.log_grad import bind_grad
-from lox._core.looking import not_looking
 from lox._core.record import Record, log_effect
 from lox._inside.watching.options import Options
 from lox._inside.watching.places import (
@@ -56,6 +56,7 @@ from lox._inside.watching.places import (
 )
 from lox._jax import equations
 from lox._jax.name_scopes import mark_watched
+from lox._jax.types import AnyArray, Code, PyTree
 from lox._rows.collected import Collected
 from lox._rows.rows import Where, static
 
@@ -74,7 +75,7 @@ class Watch(Handler):
     """
 
     options: Options = static()
-    steps: dict[str, Any] = dataclasses.field(default_factory=dict)
+    steps: dict[str, AnyArray] = dataclasses.field(default_factory=dict)
     counters: tuple[jax.Array, ...] = ()
     within: Within = static(default=NOWHERE)
     is_inside: bool = static(default=False)
@@ -83,7 +84,7 @@ class Watch(Handler):
     counts = True
     effects = frozenset({log_effect})
 
-    def concerns(self, program: Any) -> bool:
+    def concerns(self, program: Code) -> bool:
         if super().concerns(program):
             return True
         # JAX moves equations out of a `scan` that it differentiates. So that these can be
@@ -99,6 +100,7 @@ class Watch(Handler):
     def handle(self, record: Record, where: Where) -> Collected:
         if record.scope is not None:
             assert where.eqn is not None
+            # The scopes around the derivative come before those inside, which are known.
             outside = self.within.inside(where.eqn).outside
             self._log("/".join((*outside, record.scope)), record)
         else:
@@ -112,6 +114,7 @@ class Watch(Handler):
         relog(self._completed(scope, record))
 
     def _has(self, scope: str) -> bool:
+        # A predicate was asked about the equation itself. Names are complete only now.
         is_known = self.options.selection.predicate is not None
         return is_known or self.options.selection.has(scope)
 
@@ -142,6 +145,7 @@ class Watch(Handler):
         for entry in entries_in(program, self.within, self.options.selection):
             if entry.is_derivative:
                 raise _differentiated_already(entry.name)
+            # Before the first equation for what is read, behind the last for what leaves.
             outs = outputs_of(program, entry, uses)
             for place in (
                 Place(entry.start, entry.name, "in", inputs_of(program, entry)),
@@ -159,11 +163,13 @@ class Watch(Handler):
 
     def visit(self, stop: Place, values: list) -> list:
         if stop.kind in self.options.values:
-            logged: dict[str, Any] = {}
+            logged: dict[str, PyTree] = {}
             keys = _numbered(f"{stop.name}/{stop.kind}", len(values))
+            # Statistics must not add a path by which gradients could flow back.
             for key, x in zip(keys, values, strict=True):
                 logged |= self.options.describe(key, jax.lax.stop_gradient(x))
             self._log(stop.name, self._record(stop, logged))
+        # The rest of the program reads what is returned here in place of the values.
         if stop.kind == "in" or "grad" not in self.options.values:
             return values
         return self._with_logged_grads(stop, values)
@@ -177,7 +183,7 @@ class Watch(Handler):
             returned += bind_grad(record, describe=describe)
         return returned
 
-    def _record(self, stop: Place, logged: dict[str, Any]) -> Record:
+    def _record(self, stop: Place, logged: dict[str, PyTree]) -> Record:
         return Record(
             values=tuple(logged.values()),
             steps={},
@@ -217,7 +223,7 @@ class WatchInside:
 
     options: Options
 
-    def __call__(self, fun: Callable, *args: Any) -> Any:
+    def __call__(self, fun: Callable, *args: PyTree) -> PyTree:
         selection = self.options.selection.anywhere()
         options = dataclasses.replace(self.options, selection=selection)
         interpreter = Interpreter(Watch(options, is_inside=True))

@@ -25,6 +25,7 @@ from typing import Any
 import jax
 
 from lox._jax import tracing
+from lox._jax.types import PyTree
 
 
 @contextlib.contextmanager
@@ -39,23 +40,25 @@ class _Names:
 
     def __init__(self):
         # A module is kept along with its name, or its id might be used again.
-        self._names: dict[int, tuple[Any, str]] = {}
-        self.active: list[Any] = []
+        self._names: dict[int, tuple[object, str]] = {}
+        # The modules that are being called, the innermost last.
+        self.active: list[object] = []
 
-    def of(self, module: Any) -> str:
+    def of(self, module: object) -> str:
         return self._names.get(id(module), (module, type(module).__name__))[1]
 
-    def add_parts(self, value: Any, name: str = "") -> None:
+    def add_parts(self, value: object, name: str = "") -> None:
         """Give names to the modules that are attributes of a module, or in a list there."""
         for key, part in _parts(value):
             full = f"{name}_{key}" if name else str(key)
             if _is_module(part):
+                # A module that several others share keeps its first name.
                 self._names.setdefault(id(part), (part, full))
             if _is_container(part):
                 self.add_parts(part, full)
 
 
-def _parts(value: Any) -> list[tuple[Any, Any]]:
+def _parts(value: object) -> list[tuple[object, object]]:
     if isinstance(value, list | tuple):
         return list(enumerate(value))
     attributes = value if isinstance(value, dict) else vars(value)
@@ -79,7 +82,7 @@ def _scoped(call: Callable) -> Callable:
     """Return the `__call__` of a class of modules, which opens a scope if lox traces."""
 
     @ft.wraps(call)
-    def called(module: Any, *args: Any, **kwargs: Any) -> Any:
+    def called(module: object, *args: PyTree, **kwargs: PyTree) -> PyTree:
         names = _names.get()
         # A class may call that of its parent class: still the same module.
         if names is None or (names.active and names.active[-1] is module):
@@ -104,6 +107,7 @@ def _wrapped_classes() -> Iterator[None]:
         return
     global _threads
     with _lock:
+        # Classes may have been defined since the last time, so look again each time.
         _threads += 1
         for cls in _subclasses(nnx.Module):
             call = cls.__dict__.get("__call__")
@@ -123,10 +127,10 @@ def _wrapped_classes() -> Iterator[None]:
 
 _lock = threading.Lock()
 _threads = 0
-_originals: dict[Any, Any] = {}
+_originals: dict[Any, Callable] = {}
 
 
 def _subclasses(cls: type) -> Iterator[type]:
-    for own in cls.__subclasses__():
-        yield own
-        yield from _subclasses(own)
+    for subclass in cls.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)

@@ -2,17 +2,18 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import JaxprEqn
 
 from lox._core.log import check_values, names_in
 from lox._core.stats import STATISTICS, described
 from lox._inside.watching.places import Selection
+from lox._jax.types import PyTree
 
 # Takes an array, and returns a number or anything else that can be logged.
-Statistic = Callable[[jax.Array], Any]
+Statistic = Callable[[jax.Array], PyTree]
 VALUES = ("in", "out", "grad")
 
 
@@ -35,7 +36,14 @@ class Options:
     tags: tuple[str, ...]
 
     @classmethod
-    def of(cls, scopes: Any, values: Any, stats: Any, loops: Any, tags: Any) -> "Options":
+    def of(
+        cls,
+        scopes: str | Iterable[str] | Callable[[JaxprEqn], object],
+        values: str | Iterable[str],
+        stats: str | Iterable[str] | Mapping[str, Statistic],
+        loops: str | Iterable[str],
+        tags: str | Iterable[str],
+    ) -> "Options":
         """Return the options that a user gave, or raise and say what is wrong."""
         return cls(
             selection=_selection(scopes),
@@ -45,31 +53,36 @@ class Options:
             tags=names_in(tags, "tags"),
         )
 
-    def describe(self, key: str, x: jax.Array) -> dict[str, Any]:
+    def describe(self, key: str, x: jax.Array) -> dict[str, PyTree]:
         """Return the statistics of an array, with their keys."""
         if jnp.issubdtype(x.dtype, jnp.complexfloating):
             x = jnp.abs(x)
-        known = described(x, [name for name, own in self.stats if own is None])
-        own = {name: fun(x) for name, fun in self.stats if fun is not None}
-        both = known | own
-        by_key = {f"{key}/{name}": both[name] for name, _ in self.stats}
+        # Those that lox knows are computed together, as they share parts, and then those of
+        # the user. They are logged in the order in which they were asked for.
+        values = described(x, [name for name, fun in self.stats if fun is None])
+        values |= {name: fun(x) for name, fun in self.stats if fun is not None}
+        by_key = {f"{key}/{name}": values[name] for name, _ in self.stats}
         check_values(by_key)
         return by_key
 
 
-def _selection(scopes: Any) -> Selection:
+def _selection(
+    scopes: str | Iterable[str] | Callable[[JaxprEqn], object],
+) -> Selection:
     if callable(scopes):
         return Selection(predicate=scopes)
     return Selection(patterns=names_in(scopes, "scopes"))
 
 
-def _values(values: Any) -> tuple[str, ...]:
+def _values(values: str | Iterable[str]) -> tuple[str, ...]:
     names = names_in(values, "values")
     _check_known("values", names, VALUES)
     return names
 
 
-def _statistics(stats: Any) -> tuple[tuple[str, Statistic | None], ...]:
+def _statistics(
+    stats: str | Iterable[str] | Mapping[str, Statistic],
+) -> tuple[tuple[str, Statistic | None], ...]:
     if not isinstance(stats, Mapping):
         names = names_in(stats, "stats")
         _check_known("stats", names, STATISTICS)

@@ -24,7 +24,7 @@ import dataclasses
 import fnmatch
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -33,9 +33,10 @@ from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from lox._core.analysis import FORWARD_RULES, REVERSE_RULES, variables
 from lox._core.record import log_p
-from lox._core.rules.table import rules
+from lox._core.rules.registry import rules
 from lox._jax import equations
 from lox._jax.name_scopes import Level, levels_of
+from lox._jax.types import Code, Program
 
 Kind = Literal["in", "out"]
 
@@ -108,6 +109,7 @@ class Within:
         """Return which scopes are around, further inside."""
         within = self
         for level in levels:
+            # Inside a derivative, `outside` no longer grows.
             path, outside = within.path, within.outside
             if level.is_scope:
                 path = (*path, level.name)
@@ -138,7 +140,7 @@ class Selection:
     """
 
     patterns: tuple[str, ...] = ()
-    predicate: Callable[[JaxprEqn], Any] | None = None
+    predicate: Callable[[JaxprEqn], object] | None = None
 
     def has(self, name: str) -> bool:
         return any(matches(name, pattern) for pattern in self.patterns)
@@ -186,7 +188,7 @@ def entries_in(program: Jaxpr, within: Within, selection: Selection) -> list[Ent
     return [entry for entry in found if not entry.is_watched]
 
 
-def holds_entries(program: Any, within: Within, selection: Selection) -> bool:
+def holds_entries(program: Code, within: Within, selection: Selection) -> bool:
     """Return whether a program or an equation holds a selected entry, at any depth.
 
     For an equation, these are the entries in its programs.
@@ -196,6 +198,7 @@ def holds_entries(program: Any, within: Within, selection: Selection) -> bool:
         inner = programs_in(program)
         return any(holds_entries(jaxpr, inside, selection) for jaxpr in inner)
     (jaxpr,) = equations.jaxprs_in(program)
+    # Asked for each equation of each program around, so the answer is remembered.
     known = _known.setdefault(jaxpr, {})
     if (within, selection) not in known:
         known[within, selection] = bool(entries_in(jaxpr, within, selection)) or any(
@@ -209,7 +212,7 @@ _known = weakref.WeakKeyDictionary()
 
 
 def names_in(
-    program: Any, within: Within = NOWHERE, *, derivatives: bool = False
+    program: Program, within: Within = NOWHERE, *, derivatives: bool = False
 ) -> list[str]:
     """Return the names of all scopes of a program, at any depth, each of them once.
 
@@ -271,6 +274,8 @@ def _entries(program: Jaxpr, within: Within) -> Iterator[Entry]:
             # JAX has moved it out of a loop that it differentiates, into the middle of
             # the scopes around the loop. These go on.
             continue
+        # How many of the open scopes go on. The others end here, and new ones begin:
+        #     open a/b/c, now a/b/d    ->    close c at i, open d at i
         same = 0
         while same < min(len(levels), len(opened)) and levels[same] == opened[same][0]:
             same += 1

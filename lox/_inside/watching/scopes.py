@@ -2,16 +2,18 @@
 
 import dataclasses
 import functools as ft
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec
 
 import jax
+from jax.core import AbstractValue
 from jax.extend.core import Jaxpr, JaxprEqn
 
 from lox._core import context as _context
 from lox._core.analysis import last_uses
+from lox._core.derivative_hook import looking
 from lox._core.log import check_function
-from lox._core.looking import looking
 from lox._core.record import log_p
 from lox._core.staging import trace
 from lox._inside.watching.handler import WatchInside
@@ -65,7 +67,8 @@ def scopes(fun: Callable[P, Any]) -> Callable[P, "Scopes"]:
 
     @ft.wraps(fun)
     def listed(*args: P.args, **kwargs: P.kwargs) -> Scopes:
-        # What is differentiated inside is in the program as records, see `looking.py`.
+        # What is differentiated inside is in the program as records, see
+        # `derivative_hook.py`.
         look = looking(WatchInside(_VALUES))
         with _context.captured(), look, open_module_scopes():
             traced = trace(fun, *args, **kwargs)
@@ -121,7 +124,7 @@ class Scopes(dict[str, list[Returned]]):
         width = max(len(text) for text, _ in self._lines)
         rows = [(text, self.get("/".join(path), [])) for text, path in self._lines]
         return "\n".join(
-            f"{text:{width}}  {_summary(each)}".rstrip() for text, each in rows
+            f"{text:{width}}  {_summary(entries)}".rstrip() for text, entries in rows
         )
 
 
@@ -141,11 +144,9 @@ def _lines(
         yield from _lines(paths, (*above, name), indent + below)
 
 
-def _summary(each: list[Returned]) -> str:
+def _summary(entries: list[Returned]) -> str:
     """Return all entries in a few words: those that return the same are counted."""
-    counts: dict[str, int] = {}
-    for own in each:
-        counts[repr(own)] = counts.get(repr(own), 0) + 1
+    counts = Counter(map(repr, entries))
     return "; ".join(f"{text} ({n} times)" if n > 1 else text for text, n in counts.items())
 
 
@@ -165,8 +166,8 @@ def _found(program: Jaxpr, within: Within = NOWHERE, times: int | None = 1) -> F
                 outs = [v.aval for v in record.values]
                 found.setdefault(path, []).append(_returned(outs, times))
         for inner in programs_in(eqn):
-            for path, own in _found(inner, inside, _times(eqn, times)).items():
-                found.setdefault(path, []).extend(own)
+            for path, returned in _found(inner, inside, _times(eqn, times)).items():
+                found.setdefault(path, []).extend(returned)
     return found
 
 
@@ -174,13 +175,14 @@ def _by_start(program: Jaxpr, within: Within) -> dict[int, list[Entry]]:
     """Return the entries of a program by their first equation, outer scopes first."""
     starts: dict[int, list[Entry]] = {}
     entries = entries_in(program, within, EVERYTHING)
+    # Of those that start together, the one that ends later is around the other.
     for entry in sorted(entries, key=lambda entry: (-entry.end, len(entry.path))):
         if not entry.is_derivative:
             starts.setdefault(entry.start, []).append(entry)
     return starts
 
 
-def _returned(avals: list[Any], times: int | None) -> Returned:
+def _returned(avals: list[AbstractValue], times: int | None) -> Returned:
     return Returned(tuple(aval.str_short() for aval in avals), times)
 
 

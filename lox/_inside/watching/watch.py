@@ -1,9 +1,10 @@
 """`watch`: log what flows through the scopes of a program that contains no log calls.
 
     trace the function           modules of nnx open scopes (`module_scopes.py`), and what
-                                 is differentiated inside is watched (`lox._core.looking`)
+                                 is differentiated inside is watched
+                                 (`lox._core.derivative_hook`)
     find the scopes              by the name scopes of equations (`places.py`)
-    evaluate it again            with a handler that logs (`watch_handler.py`)
+    evaluate it again            with a handler that logs (`handler.py`)
 
 The result is a program with records like those of `lox.log`, for the transformations
 around `watch`.
@@ -18,15 +19,16 @@ from jax.extend.core import Jaxpr, JaxprEqn
 
 from lox._core import context as _context
 from lox._core.analysis import records_in
+from lox._core.derivative_hook import looking, not_looking
 from lox._core.interpreter import Interpreter
 from lox._core.log import check_function, steps_of
-from lox._core.looking import looking, not_looking
 from lox._core.options import frames_of_lox
 from lox._core.transform import transformed
 from lox._inside.watching.handler import Watch, WatchInside
 from lox._inside.watching.module_scopes import open_module_scopes
 from lox._inside.watching.options import Options, Statistic
 from lox._inside.watching.places import NOWHERE, Selection, holds_entries, matches, names_in
+from lox._jax.types import AnyArray, PyTree
 from lox._rows.types import P, R
 
 
@@ -102,8 +104,12 @@ def watch(
 
 
 def _watched(
-    options: Options, steps: dict[str, Any], fun: Callable, *args: Any, **kwargs: Any
-) -> Any:
+    options: Options,
+    steps: dict[str, AnyArray],
+    fun: Callable,
+    *args: PyTree,
+    **kwargs: PyTree,
+) -> PyTree:
     # In silence nothing is logged, and there is no reason to trace.
     if _context.state() == "silent":
         return fun(*args, **kwargs)
@@ -111,6 +117,7 @@ def _watched(
     with looking(WatchInside(options)), open_module_scopes():
         traced = interpreter.trace(fun, *args, **kwargs)
     _warn_of_no_match(options.selection, traced.jaxpr.jaxpr)
+    # Evaluated once more, the derivatives in the program must not be watched again.
     with not_looking():
         outs, _ = interpreter.on_device()(traced.jaxpr, *traced.args)
     return traced.output(outs)
@@ -123,15 +130,15 @@ def _warn_of_no_match(selection: Selection, program: Jaxpr) -> None:
         )
         text = "`scopes` of `lox.watch` selects no equation of the program."
     else:
-        there = names_in(program)
+        names = names_in(program)
         unmatched = [
             pattern
             for pattern in selection.patterns
-            if not any(matches(name, pattern) for name in there)
+            if not any(matches(name, pattern) for name in names)
         ]
         is_found = not unmatched
         # In a training step, all scopes may be in a derivative.
-        listed = there or names_in(program, derivatives=True)
+        listed = names or names_in(program, derivatives=True)
         text = (
             f"`scopes` {unmatched} of `lox.watch` match nothing. The program has the "
             f"scopes {', '.join(map(repr, listed))}."

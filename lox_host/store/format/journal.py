@@ -6,7 +6,7 @@
     90b1d2f7 {"n":3,"flush":{"layouts":[...],"frames":[...]}}         rows were written
     7c55e01a {"n":4,"removed":[0]}                                    a run was replaced
     11f0aa38 {"n":5,"end":1700000000}                                 the session has ended
-    5d01ac3e {"n":6,"summary":{...}}                                  see `ended.py`
+    5d01ac3e {"n":6,"summary":{...}}                                  see `ended_session.py`
 
 The invariant: data counts only once its line is here. Lines are only appended, each after
 the data that it describes. One line holds all frames of a flush, so that a process that is

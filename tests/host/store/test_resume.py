@@ -15,6 +15,7 @@ import lox
 from lox.loggers import CSVLogger, MultiLogger, SaveLogger
 from lox_host.cli.main import main
 from lox_host.store import open_store, read_key_rows
+from lox_host.store.run_statistics import last_values, nonfinite, row_counts
 
 
 def session(path, steps, *, seed=0, scale=1.0, resume=True, also=(), **config):
@@ -153,7 +154,7 @@ def test_some_runs_of_a_batch_are_resumed(tmp_path):
             np.testing.assert_allclose(rows["x"].value, lr * rows["x"].steps["step"])
     old, new, both = [0, 1, 2, 3], [2, 3, 4, 5], [0, 1, 2, 3, 4, 5]
     assert found == {0: old, 1: old, 2: both, 3: both, 4: new, 5: new}
-    assert second.row_counts()["x"] == {
+    assert row_counts(second)["x"] == {
         id: 6 if run.seed < 4 else 4 for id, run in second.runs.items()
     }
 
@@ -178,9 +179,9 @@ def test_last_values_and_what_is_not_finite_come_from_all_sessions(tmp_path):
             if not start:
                 logger.log(run, {"once": 7.0}, step=0)
     *_, reader = open_store(tmp_path)
-    ((_, last),) = reader.last_values().items()
+    ((_, last),) = last_values(reader).items()
     assert last == {"x": 5.0, "once": 7.0}
-    ((_, bad),) = reader.nonfinite().items()
+    ((_, bad),) = nonfinite(reader).items()
     assert bad["x"] == (1, "step", 1.0)
 
 

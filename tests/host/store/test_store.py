@@ -28,6 +28,7 @@ from lox_host.store import (
 from lox_host.store.format import segments as _segments
 from lox_host.store.format.dtypes import from_stored, is_storable, to_stored
 from lox_host.store.format.frame_reader import StaleSession
+from lox_host.store.run_statistics import last_values
 from lox_host.writers.save import SaveWriter
 from support import storing
 from support.blocks import in_packet
@@ -336,7 +337,7 @@ def test_blocks_of_some_runs_and_keys_since_a_row(tmp_path):
         (*_, last) = reader.blocks([0], ["y"])
         assert list(last.values) == ["y"]
         np.testing.assert_array_equal(last.values["y"][-1], [8, -8])
-        assert reader.last_values() == {0: {"x": values(8)["x"]}, 1: {"x": values(9)["x"]}}
+        assert last_values(reader) == {0: {"x": values(8)["x"]}, 1: {"x": values(9)["x"]}}
         # The second time, all is in one frame.
         for i in range(2):
             writer.close(run(i, id=i))

@@ -91,6 +91,7 @@ class Sealer:
         with open(open_file(self._folder / journal.NAME), "rb") as file:
             file.seek(self._offset)
             data = file.read()
+        # The last line may be half written. It is read next time.
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         for line in whole.split(b"\n")[:-1]:
@@ -116,6 +117,7 @@ class Sealer:
         for number in range(after + 1, self.last_line + 1):
             frames = self._lines.get(number, {}).get("flush", {}).get("frames", ())
             size += sum(frame["end"] - frame["start"] for frame in frames)
+            # A line is never divided, however large it is.
             if size > most and number > after + 1:
                 return number - 1
         return self.last_line
@@ -154,22 +156,21 @@ class Sealer:
         frames = [Frame.of(frame, self._layouts) for frame in fields]
         family = families(self._layouts)
         shared = sorted({family[frame.group] for frame in frames}) or [-1]
+        # Layouts of one family have columns that fit into one Parquet file.
         found = []
         for i, one in enumerate(shared):
-            own: dict[int, list[Frame]] = {}
+            by_group: dict[int, list[Frame]] = {}
             for frame in frames:
                 if family[frame.group] == one:
-                    own.setdefault(frame.group, []).append(frame)
+                    by_group.setdefault(frame.group, []).append(frame)
             # The first segment gets all lines that are not about rows.
-            own_others = [] if i else others
-            flush = _flush(number + i, [] if i else flushes, own)
-            numbered = [
-                {**entry, "n": line + k} for k, entry in enumerate([*own_others, *flush])
-            ]
+            head = [] if i else others
+            flush = _flush(number + i, [] if i else flushes, by_group)
+            numbered = [{**entry, "n": line + k} for k, entry in enumerate([*head, *flush])]
             line += len(numbered)
-            runs = tuple(entry["run"] for entry in own_others if "run" in entry)
+            runs = tuple(entry["run"] for entry in head if "run" in entry)
             data = journal.encode(numbered)
-            found.append(Segment(number + i, data, len(numbered), runs, own))
+            found.append(Segment(number + i, data, len(numbered), runs, by_group))
         return tuple(found)
 
     def encode(self, segment: Segment) -> bytes:
@@ -179,6 +180,8 @@ class Sealer:
             for group, frames in segment.frames.items():
                 layout = self._layouts[group]
                 columns = _joined(reader, layout, frames)
+                # Damaged rows are left out with a warning. The segment must exist in any
+                # case, or readers would wait for its number.
                 if columns is None:
                     warn_left_out(self._folder, f"A segment of {segment.rows} rows")
                     columns = _joined(reader, layout, [])
@@ -216,9 +219,10 @@ def _flush(
     """Return the flush line of a segment, or no line if it would be empty."""
     gap = sum(flush["gap"]["rows"] for flush in flushes if "gap" in flush)
     name = segment_name(number)
+    # In the segment, all frames of a group are one row group, at this place.
     fields = [
-        Frame.joined(own, name, place)._asdict()
-        for place, own in enumerate(frames.values())
+        Frame.joined(of_group, name, place)._asdict()
+        for place, of_group in enumerate(frames.values())
     ]
     layouts = [layout for flush in flushes for layout in flush["layouts"]]
     flush: Entry = {"segment": number} if fields else {}

@@ -1,4 +1,7 @@
-"""The key that a run is started with: the data of a PRNG key, or a number of any size.
+"""What tells one run from another: its key, its seed, its identity and its id.
+
+The *key* is what the run is started with: the data of a PRNG key, or a number of any size.
+The *seed* is the number that people read.
 
                           key                     seed
     jax.random.key(7)     (0, 7)                  7
@@ -11,12 +14,20 @@ A number that does not fit into a word of 32 bits has three, of which the last s
 it is negative. No PRNG key has so many, so that no number is taken for a key.
 
 Key and configuration together are the *identity* of a run: a run is the same in another
-session if both are. The id, its number on the device, is made in `run_registry.py`.
+session if both are.
+
+The *id* is its number on the device, which travels through the program as `state.run`. It
+is a hash of the identity and the *launch*, a random text on which all processes of a
+program agree for each call of `init`. So all processes compute the same ids without
+exchanging them one by one, and an id in a checkpoint of a dead process does not match a run
+of this one.
 """
 
 import hashlib
+import itertools as it
 import json
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 # The words of a PRNG key or a number.
@@ -61,6 +72,12 @@ def run_identity(key: Key, config: Mapping[str, Any]) -> str:
     """Return a text that differs where a key or a plain configuration differs."""
     text = _ENCODER.encode([key, config])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def candidate_ids(launch: str, identity: str) -> Iterator[int]:
+    """Yield numbers of 31 bits for a run: its id is the first that is not taken."""
+    for i in it.count():
+        yield zlib.crc32(f"{launch}{identity}{i}".encode()) % 2**31
 
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)

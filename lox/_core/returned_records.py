@@ -13,12 +13,14 @@ by name before lox gets an error that says what to write instead.
 """
 
 import functools as ft
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
+from jax.typing import ArrayLike
 
 from lox._jax import patches
+from lox._jax.types import PyTree, PyTreeDef
 from lox._logdict.logdict import is_record, logdict
 
 
@@ -48,15 +50,18 @@ def _check_branches(check: Callable, *args: Any) -> None:
         ) from None
 
 
-def _is_logs(tree: Any) -> bool:
+def _is_logs(tree: PyTreeDef) -> bool:
+    # The type of the outermost container, and what it is made with. A leaf has neither.
     return (tree.node_data() or [None])[0] is logdict
 
 
 @patches.implements("cond")
-def _cond(cond: Callable, *args: Any, **kwargs: Any) -> Any:
+def _cond(cond: Callable, *args: PyTree, **kwargs: PyTree) -> PyTree:
     try:
         return cond(*args, **kwargs)
     except _DifferentRecordsError as error:
+        # `cond(pred, true_fun, false_fun, *operands)`, any of these by keyword. What is not
+        # callable at the place of a branch is an operand.
         silent = _Silent(error)
         pred, *rest = args
         branches = [silent(x) if callable(x) else x for x in rest[:2]]
@@ -68,7 +73,13 @@ def _cond(cond: Callable, *args: Any, **kwargs: Any) -> Any:
 
 
 @patches.implements("switch")
-def _switch(switch: Callable, index: Any, branches: Any, *args: Any, **kwargs: Any) -> Any:
+def _switch(
+    switch: Callable,
+    index: ArrayLike,
+    branches: Iterable[Callable],
+    *args: PyTree,
+    **kwargs: PyTree,
+) -> PyTree:
     branches = list(branches)  # It may be an iterator, and is needed twice.
     try:
         return switch(index, branches, *args, **kwargs)
@@ -88,7 +99,7 @@ class _Silent:
 
     def __call__(self, branch: Callable) -> Callable:
         @ft.wraps(branch)
-        def silent(*operands: Any) -> None:
+        def silent(*operands: PyTree) -> None:
             out = branch(*operands)
             if out is not None and not is_record(out):
                 raise TypeError(*self.error.args) from None

@@ -15,15 +15,15 @@ of those of `step` around it.
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
 
 import jax
 
 from lox._jax import equations, patches
 from lox._jax.name_scopes import is_transposing
+from lox._jax.types import PyTree
 
 # `look(fun, *args)` calls a function that is about to be differentiated. It is hashable.
-Look = Callable[..., Any]
+Look = Callable[..., PyTree]
 
 # Part of the key of JAX's caches: what was jitted before is traced again to look inside.
 # Made at import, as JAX recompiles everything when a context is added later.
@@ -37,14 +37,16 @@ def looking(look: Look) -> contextlib.AbstractContextManager:
 
 @patches.implements("reverse mode in watch")
 @patches.implements("forward mode in watch")
-def _differentiate(original: Callable, fun: Any, *args: Any, **options: Any) -> Any:
+def _differentiate(
+    original: Callable, fun: Callable, *args: object, **options: object
+) -> object:
     # In a backward pass it is JAX that differentiates, what has been looked at already.
     if _look.value is None or is_transposing():
         return original(fun, *args, **options)
     return original(equations.around_function(fun, _looked_at), *args, **options)
 
 
-def _looked_at(fun: Callable, *args: Any) -> Any:
+def _looked_at(fun: Callable, *args: PyTree) -> PyTree:
     return _look.value(fun, *args)
 
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from lox._logdict.numpy import HasRows, flat_rows, to_numpy
 from lox_host.extras import import_extra
-from lox_host.table import in_pandas, in_polars, table
+from lox_host.wide_table import in_pandas, in_polars, table
 
 if TYPE_CHECKING:
     import pandas

@@ -125,6 +125,7 @@ class Worker:
         If the call raises, the error is printed. If the thread does not run, the call
         stays in the queue until the next `run`.
         """
+        # Half full: wake the thread now, so that there is room before it is needed.
         if self._is_filled(0.5):
             self._hurry.set()
             self._wait_for_room()
@@ -209,6 +210,7 @@ class Worker:
     def _work(self) -> None:
         _thread_local.worker = self
         while not (self._is_stopping and self._queue.empty()):
+            # Wait for the next call, but no longer than until a flush is due.
             try:
                 call, nbytes = self._queue.get(timeout=self._seconds_until_due())
             except queue.Empty:
@@ -216,6 +218,7 @@ class Worker:
             self._make(call, nbytes)
             if self._due:
                 self._make(lambda: self.flush(time.monotonic()), 0)
+            # Let calls gather before this thread takes the interpreter lock again.
             if self._queue.empty() and not self._is_stopping:
                 self._hurry.wait(self.pause)
                 self._hurry.clear()

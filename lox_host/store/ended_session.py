@@ -93,6 +93,7 @@ def _read(lines: list[bytes], data: bytes, sizes: Mapping[str, int]) -> EndedSes
     for number, line in enumerate(lines):
         head = _LINE.match(line)
         check(head)
+        # A line counts if its checksum is right and no line is missing before it.
         checksum, its_number, kind = head.groups()  # pyright: ignore[reportOptionalMemberAccess]
         check(int(checksum, 16) == zlib.crc32(line[9:]) and int(its_number) == number)
         check(kind in _KINDS)

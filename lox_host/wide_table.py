@@ -120,7 +120,7 @@ def _columns(rows: Mapping[str, FlatRows], *, has_runs: bool) -> dict[str, Cells
         return {}
     front = (_RUN,) if has_runs else ()
     batches = {key: flat.examples[len(front) :] for key, flat in rows.items()}
-    axes = {key: (*front, *own) for key, own in batch_axis_names(batches).items()}
+    axes = {key: (*front, *names) for key, names in batch_axis_names(batches).items()}
     batch = dict.fromkeys(it.chain(*axes.values()))
     steps = dict.fromkeys(it.chain(*(flat.steps for flat in rows.values())))
     keys = [_labelled(flat, axes[key]) for key, flat in rows.items()]
@@ -129,6 +129,8 @@ def _columns(rows: Mapping[str, FlatRows], *, has_runs: bool) -> dict[str, Cells
     # From here on, the rows of all keys are in one array, one key after the other.
     labels = {name: _concatenated(keys, name) for name in [*batch, *steps]}
     owner = np.repeat(np.arange(len(keys)), [key.length for key in keys])
+    # The line of each row, and for rows without steps their number, which is the column
+    # `row`. From then on, each column is spread over the lines by itself.
     lines, numbers = _lines(labels.values(), owner)
     height = lines.max(initial=-1) + 1
     columns = [(name, _spread(height, lines, labels[name])) for name in batch]
@@ -212,12 +214,18 @@ def _lines(labels: Iterable[Cells], owner: np.ndarray) -> tuple[np.ndarray, np.n
     """Return the line of each row, and its number among those of its key and labels."""
     # Rows with the same labels are on one line, unless they are of one key: its second row
     # with these labels is number 1, and goes with number 1 of other keys.
+    #     key     loss loss loss loss    test test
+    #     step       0    1    1    2       1    2
+    #     label      0    1    1    2       1    2
+    #     number     0    0    1    0       0    0
+    #     line       0    1    2    3       1    3
     label = _ranks([owner * 0, *map(_codes, labels)])
     number = _numbered(_ranks([label, owner]))
     line = _ranks([label, number])
     grows = np.diff(line) > 0
     if not grows[np.diff(owner) == 0].all():
         # Steps that do not grow: the lines stay in the order of logging.
+        # Number them anew by where each appears first.
         _, first = np.unique(line, return_index=True)
         line = np.argsort(np.argsort(first))[line]
     return line, number
@@ -237,6 +245,7 @@ def _ranks(codes: Iterable[np.ndarray]) -> np.ndarray:
     """Return one number in place of several, in their lexicographic order."""
 
     def fold(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        # As digits of one number, made dense again so that it never overflows.
         return np.unique(a * (b.max(initial=0) + 1) + b, return_inverse=True)[1]
 
     return ft.reduce(fold, codes)

@@ -4,7 +4,7 @@ import contextlib
 import warnings
 
 from lox_host.run_config import Config, flat_config
-from lox_host.run_key import Key
+from lox_host.run_id import Key
 from lox_host.store.folder import Path, is_store, sessions_of
 from lox_host.store.reader import read_session
 from lox_host.writer import Run
@@ -25,6 +25,7 @@ class EarlierRuns:
         self._identities: set[str] = set()
         self._configs: dict[Key, Config] = {}
         self._has_warned = False
+        # A session that cannot be read is no reason not to start a run.
         for folder in sessions_of(path)[0] if is_store(path) else []:
             with contextlib.suppress(OSError):
                 for run in read_session(folder).runs.values():
@@ -33,6 +34,8 @@ class EarlierRuns:
 
     def check(self, run: Run) -> None:
         """Warn once if the store has the run to resume only with another configuration."""
+        # The same key with another configuration is what looks like a mistake. A key that
+        # the store does not have is a new run, and resuming that is usual.
         config = self._configs.get(run.key)
         if config is None or run.identity in self._identities or self._has_warned:
             return

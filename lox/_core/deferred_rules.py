@@ -20,15 +20,22 @@ Invariant: no `lox_deferred` is left in a finished program. A mask is batched ev
 JAX has to evaluate every equation that has a mask as an operand.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 import jax
+from jax.core import AbstractValue
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive
+from jax.typing import ArrayLike
 
-from lox._core.rules.table import rule_for, rule_of
+from lox._core.rules.registry import rule_for, rule_of
 from lox._core.staging import stage_once
 from lox._jax import equations, tracing
+from lox._jax.types import PyTreeDef
 from lox._rows.collected import Collected
+
+# An `Interpreter`, whose module imports this one.
+InterpreterLike = Any
 
 
 def can_defer(eqn: JaxprEqn) -> bool:
@@ -36,7 +43,9 @@ def can_defer(eqn: JaxprEqn) -> bool:
     return tracing.is_staging() and any(True for _ in equations.jaxprs_in(eqn.params))
 
 
-def defer(interpreter: Any, eqn: JaxprEqn, *args: Any) -> tuple[list, Collected]:
+def defer(
+    interpreter: InterpreterLike, eqn: JaxprEqn, *args: ArrayLike
+) -> tuple[list, Collected]:
     """Stage an equation whose rule runs once JAX evaluates it. It must collect nothing."""
     # The arrays of the handler (its masks) become operands, so that JAX batches them, too.
     leaves, tree = jax.tree.flatten(interpreter)
@@ -49,7 +58,7 @@ class _Deferred(Primitive):
 
     multiple_results = True
 
-    def bind(self, *args: Any, tree: Any, jaxpr: ClosedJaxpr) -> list:
+    def bind(self, *args: ArrayLike, tree: PyTreeDef, jaxpr: ClosedJaxpr) -> list:
         if tracing.is_staging():
             return super().bind(*args, tree=tree, jaxpr=jaxpr)
         # Inside a loop, JAX batches this several times. If it is staged only once, JAX
@@ -62,18 +71,25 @@ _deferred_p = _Deferred("lox_deferred")
 
 
 @_deferred_p.def_effectful_abstract_eval
-def _(*avals: Any, tree: Any, jaxpr: ClosedJaxpr) -> tuple[list, Any]:
+def _(
+    *avals: AbstractValue, tree: PyTreeDef, jaxpr: ClosedJaxpr
+) -> tuple[list, Collection[object]]:
     return jaxpr.out_avals, jaxpr.effects
 
 
 @rule_for("lox_deferred")
-def _deferred(interpreter: Any, eqn: JaxprEqn, *args: Any) -> tuple[list, Collected]:
+def _deferred(
+    interpreter: InterpreterLike, eqn: JaxprEqn, *args: ArrayLike
+) -> tuple[list, Collected]:
+    # A second mask has met the equation before JAX does: apply both at once.
     earlier, *operands = _parts(args, eqn.params["tree"])
     handler = interpreter.handler.following(earlier.handler)
     return _apply(eqn.params["jaxpr"], interpreter.with_handler(handler), *operands)
 
 
-def _apply(jaxpr: ClosedJaxpr, interpreter: Any, *operands: Any) -> tuple[list, Collected]:
+def _apply(
+    jaxpr: ClosedJaxpr, interpreter: InterpreterLike, *operands: ArrayLike
+) -> tuple[list, Collected]:
     """Run the rule of the only equation of a program, as `as_program` made it."""
     (eqn,) = jaxpr.eqns
     env = dict(zip(jaxpr.jaxpr.invars, operands, strict=True))
@@ -83,7 +99,8 @@ def _apply(jaxpr: ClosedJaxpr, interpreter: Any, *operands: Any) -> tuple[list, 
     return rule(interpreter, eqn, *args)
 
 
-def _parts(args: tuple, tree: Any) -> tuple:
+def _parts(args: tuple, tree: PyTreeDef) -> tuple:
     """Split operands into the interpreter and the operands of the equation."""
+    # In the order in which `defer` binds them.
     n = tree.num_leaves
     return jax.tree.unflatten(tree, args[:n]), *args[n:]

@@ -11,14 +11,13 @@ returns it. Rules pass a token through loops, branches and inner functions as th
 that the last one ended with, which `last_token` finds.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from lox._core.record import emit_effect, emit_p
 from lox._jax import tracing
+from lox._jax.types import AnyArray
 
 
 def new_token() -> np.ndarray:
@@ -26,7 +25,7 @@ def new_token() -> np.ndarray:
     return np.zeros((), np.int32)
 
 
-def last_token() -> Any:
+def last_token() -> AnyArray:
     """Return the token for a call that comes after all calls of the program so far."""
     for primitive, outs in tracing.staged_with(emit_effect):
         if primitive is emit_p:

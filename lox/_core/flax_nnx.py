@@ -21,15 +21,17 @@ import dataclasses
 import functools as ft
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import ModuleType
 
 import jax
+
+from lox._jax.types import PyTree
 
 # Names our level in flax's stack of contexts.
 _TAG = "lox"
 
 
-def calls_in_place(call: Callable, fun: Callable, args: tuple, kwargs: dict) -> Any:
+def calls_in_place(call: Callable, fun: Callable, args: tuple, kwargs: dict) -> PyTree:
     """Return `call(fun, *args, **kwargs)`, and let `fun` update objects of flax nnx.
 
     Args:
@@ -53,7 +55,7 @@ def calls_in_place(call: Callable, fun: Callable, args: tuple, kwargs: dict) -> 
 
         # 2. Trace this: it works on copies, and returns their new state.
         @ft.wraps(fun)
-        def pure(state: Any, rest: list) -> _Output:
+        def pure(state: PyTree, rest: list) -> _Output:
             with nnx.merge_context(_TAG, True) as context:
                 copies = context.merge(graph, state)
             args, kwargs = arguments_of(copies, rest)
@@ -63,7 +65,7 @@ def calls_in_place(call: Callable, fun: Callable, args: tuple, kwargs: dict) -> 
             return _Output(new_state, others, _Form(new_graph, output_of))
 
         # 3. Write the new state into the caller's objects, and put the output together.
-        def finished(x: Any) -> Any:
+        def finished(x: PyTree) -> PyTree:
             if not isinstance(x, _Output):
                 return x
             with nnx.merge_context(_TAG, False) as context:
@@ -78,8 +80,8 @@ def calls_in_place(call: Callable, fun: Callable, args: tuple, kwargs: dict) -> 
 class _Form:
     """How to put an output together. It is compared by identity."""
 
-    graph: Any
-    output_of: Callable[[Sequence[Any], list], Any]
+    graph: object
+    output_of: Callable[[Sequence[object], list], PyTree]
 
 
 @jax.tree_util.register_dataclass
@@ -93,20 +95,21 @@ class _Output:
         form: How to make the output of both.
     """
 
-    state: Any
+    state: PyTree
     rest: list
     form: _Form = dataclasses.field(metadata={"static": True})
 
 
-def _take_apart(tree: Any, nnx: Any) -> tuple[list, list, Callable]:
+def _take_apart(tree: PyTree, nnx: ModuleType) -> tuple[list, list, Callable]:
     """Return the objects of flax in a pytree, the other leaves, and how to join them."""
     is_object = nnx.graph.is_graph_node
     leaves, treedef = jax.tree.flatten(tree, is_leaf=is_object)
     is_one = [is_object(leaf) for leaf in leaves]
 
-    def joined(objects: Sequence[Any], rest: Sequence[Any]) -> Any:
-        each = iter(objects), iter(rest)
-        return jax.tree.unflatten(treedef, [next(each[not one]) for one in is_one])
+    def joined(objects: Sequence[object], rest: Sequence[object]) -> PyTree:
+        next_object, next_other = iter(objects), iter(rest)
+        leaves = [next(next_object) if one else next(next_other) for one in is_one]
+        return jax.tree.unflatten(treedef, leaves)
 
     pairs = list(zip(leaves, is_one, strict=True))
     objects = [leaf for leaf, one in pairs if one]

@@ -1,0 +1,113 @@
+"""Deliver the records of a jitted function through its outputs, without a host call.
+
+JAX's quickest way to call a jitted function is closed to programs that call the host: each
+call then costs ten times as much. For a step that is called from a Python loop, that is
+most of what lox would cost. But such a step usually logs each key once, outside of loops
+and branches, and then its logs can leave it as outputs, packed as for a host call:
+
+    state, packet = jitted(state)        the quick way, nothing waits
+    arrival thread: wait until the packet is there, give it to the listener
+
+The listener notices no difference. It gets the same packets in the same order, each as soon
+as the program has computed it. All other programs make host calls.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+from jax.extend.core import Jaxpr
+
+from lox._core.collect import Collect
+from lox._core.interpreter import Interpreter
+from lox._core.record import holds_records, log_effect, log_p
+from lox._core.staging import Traced
+from lox._jax import equations
+from lox._jax.types import AnyArray, PyTree
+from lox._rows.collected import Collected
+from lox._rows.rows import key_data, static
+from lox._stream.callbacks import hand_on_later
+from lox._stream.handler import delivery_of
+from lox._stream.packet import Layout, Packet, by_width, pack
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Returned:
+    """A packet on its way out of a program.
+
+    Attributes:
+        arrays: The arrays of the packet. The program may still be computing them.
+        layout: The layout of the packet.
+        callback: What takes the packet.
+    """
+
+    arrays: list[jax.Array]
+    layout: Layout = static()
+    callback: Callable[[Packet], None] = static()
+
+    def deliver(self) -> None:
+        """Wait for the packet, and call the callback with it."""
+        arrays = [np.asarray(array) for array in self.arrays]
+        self.callback(Packet(arrays, self.layout))
+
+    def deliver_when_ready(self) -> None:
+        """Let another thread do this, in the order of calls."""
+        hand_on_later(self.deliver, self.layout.nbytes)
+
+
+def can_return_records(traced: Traced) -> bool:
+    """Return whether the records of a program can be outputs without being changed.
+
+    They have to be logged on every path and in a fixed order, and nothing else may happen
+    on the host that could come before or after.
+    """
+    program = traced.jaxpr
+    if set(program.effects) != {log_effect} or jax.process_count() > 1:
+        return False
+    keys = list(_keys_logged_once(program.jaxpr))
+    return None not in keys and len(keys) == len(set(keys))
+
+
+def _keys_logged_once(jaxpr: Jaxpr) -> Iterator[str | None]:
+    """Yield the key of each record, and None for what may log any number of records."""
+    for eqn in filter(holds_records, jaxpr.eqns):
+        if eqn.primitive is log_p:
+            yield from eqn.params["keys"]
+        elif equations.primitive_name(eqn) in ("jit", "pjit"):
+            yield from _keys_logged_once(eqn.params["jaxpr"].jaxpr)
+        else:
+            yield None
+
+
+def return_records(
+    collect: Collect,
+    run: AnyArray,
+    callback: Callable[[Packet], None],
+    traced: Traced,
+    *,
+    stoppable: bool,
+) -> tuple[PyTree, list[Returned]]:
+    """Evaluate a program, and return its output and what it has logged.
+
+    Args:
+        collect: Selects the records.
+        run: The number of the run that they belong to, if any.
+        callback: What takes the packet.
+        traced: The program.
+        stoppable: Whether the program stops if the callback raises.
+    """
+    # Each key has one row, which every interval keeps. Nothing around could listen.
+    collect = dataclasses.replace(collect.quiet(), keep=False, interval=None)
+    outs, logs = Interpreter(collect).on_device()(traced.jaxpr, *traced.args)
+    deliveries = [
+        delivery_of(Collected.of({keys: rows}), run, ()) for keys, rows in logs.rows.items()
+    ]
+    if not deliveries:
+        return traced.output(outs), []
+    leaves, form = jax.tree.flatten(jax.tree.map(key_data, tuple(deliveries)))
+    leaves = [jax.numpy.asarray(leaf) for leaf in leaves]
+    groups = by_width(leaves)
+    layout = Layout.of(form, leaves, groups, stoppable=stoppable)
+    return traced.output(outs), [Returned(pack(leaves, groups), layout, callback)]

@@ -1,0 +1,214 @@
+"""A jitted step in a Python loop is tapped without host calls, and nobody can tell."""
+
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lox
+from lox._stream import handler as _handler
+from support.delivered import assert_delivered, heard
+from support.truth import run
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+X = jnp.array([0.5, -1.5, 2.0])
+
+
+def step(x):
+    """Logs all that can leave as an output: dtypes, trees, keys, steps and tags."""
+    lox.log({"loss": x.sum(), "small": x.astype(jnp.bfloat16)}, step=x.size, tags="a")
+    inner = jax.jit(lambda x: lox.log({"tree": {"w": 2 * x, "n": jnp.int4(3)}}) and x * 3)
+    y = inner(x)
+    lox.log({"key": jax.random.key(7), "big": jnp.tile(y, 4000)}, half=y.max())
+    return y - 1
+
+
+def test_the_host_gets_what_the_eager_run_logs_and_is_not_called(monkeypatch):
+    calls = []
+    monkeypatch.setattr(_handler, "emit", lambda *args: calls.append(args))
+    jitted = jax.jit(step)
+    for x in (X, X + 1):
+        expected, records = run(step, x)
+        out, found = heard(lambda hear: lox.tap(jitted, hear), x)
+        assert np.array_equal(out, expected)
+        assert_delivered(found, records)
+    assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("options", "keys"),
+    [
+        ({"argnames": "loss"}, {"loss"}),
+        ({"tags": "a"}, {"loss", "small"}),
+        ({"interval": 3}, {"loss", "small", "tree", "key", "big"}),
+        ({"batch": 2}, {"loss", "small", "tree", "key", "big"}),
+    ],
+    ids=str,
+)
+def test_options_select_records(options, keys):
+    _, records = run(step, X)
+    _, found = heard(lambda hear: lox.tap(jax.jit(step), hear, **options), X)
+    assert_delivered(found, [record.only(keys) for record in records])
+
+
+def test_a_condition_and_a_prefix():
+    def large(x):
+        lox.log({"x": x})
+        return x
+
+    heard = []
+    tapped = lox.tap(
+        jax.jit(large), heard.append, prefix="p/", when=lambda logs: logs["x"] > 2
+    )
+    for i in range(5):
+        tapped(float(i))
+    assert heard == [{"p/x": 3.0}, {"p/x": 4.0}]
+
+
+def twice(x):
+    lox.log({"x": x})
+    lox.log({"x": x + 1})
+    return x
+
+
+def in_a_loop(x):
+    lox.log({"first": x})
+    jax.lax.fori_loop(0, 3, lambda i, x: lox.log({"i": i}) and x, x)
+    return x
+
+
+def in_a_branch(x):
+    jax.lax.cond(x > 0, lambda: lox.log({"positive": x}) and None, lambda: None)
+    return x
+
+
+def with_a_print(x):
+    lox.log({"x": x})
+    jax.debug.callback(lambda x: None, x)
+    return x
+
+
+@pytest.mark.parametrize("fun", [twice, in_a_loop, in_a_branch, with_a_print])
+def test_other_programs_call_the_host(fun, monkeypatch):
+    emit, calls = _handler.emit, []
+    monkeypatch.setattr(_handler, "emit", lambda *args: calls.append(1) or emit(*args))
+    _, records = run(fun, jnp.float32(2))
+    _, found = heard(lambda hear: lox.tap(jax.jit(fun), hear), jnp.float32(2))
+    assert_delivered(found, records)
+    assert calls
+
+
+def test_under_transformations_it_is_tapped_as_ever():
+    def square(x):
+        lox.log({"x": x})
+        return x**2
+
+    heard = []
+    tapped = lox.tap(jax.jit(square), heard.append)
+    assert jax.grad(tapped)(3.0) == 6
+    assert jax.vmap(tapped)(jnp.arange(2.0)).tolist() == [0, 1]
+    (out, logs) = lox.spool(lambda x: tapped(x))(5.0)
+    lox.barrier()
+    assert [float(logs["x"]) for logs in heard] == [3, 0, 1, 5]
+    assert [logs.steps.get("example", {}).get("x") for logs in heard[1:3]] == [0, 1]
+    assert (out, logs) == (25.0, {"x": 5.0})
+
+
+def test_donated_and_static_arguments_and_several_threads():
+    def add(state, n, *, scale):
+        lox.log({"state": state, "scale": scale})
+        return state + n
+
+    jitted = jax.jit(add, donate_argnums=0, static_argnums=1, static_argnames="scale")
+
+    def loop(start):
+        heard = []
+        tapped = lox.tap(jitted, lambda logs: heard.append(logs["state"].tolist()))
+        state = jnp.full(3, start)
+        for _ in range(20):
+            state = tapped(state, 2, scale=5)
+        return heard
+
+    with ThreadPoolExecutor(4) as pool:
+        for start, heard in enumerate(pool.map(loop, range(4))):
+            assert heard == [[start + 2 * i] * 3 for i in range(20)]
+
+
+def test_a_callback_that_raises_stops_the_loop():
+    def fail(logs):
+        raise ValueError("enough")
+
+    tapped = lox.tap(jax.jit(twice_as_much), fail)
+    with pytest.raises(RuntimeError, match="enough"):
+        tapped(1.0)
+    lox.barrier()
+
+
+def twice_as_much(x):
+    lox.log({"x": x})
+    return 2 * x
+
+
+def test_loggers_write_all_rows_in_order_beside_what_python_logs(tmp_path):
+    jitted = jax.jit(lambda x, i: lox.log({"x": x}, step=i) and x + 1)
+    before = time.time()
+    with lox.loggers.SaveLogger(tmp_path / "results") as logger:
+        run = logger.init(0)
+        x = jnp.float32(0)
+        for i in range(50):
+            x = logger.tap(jitted, run)(x, 2 * i)
+            logger.log(run, {"x": -float(i)}, step=2 * i + 1)
+        logs = lox.load(tmp_path / "results")
+        assert logs.step["x"].tolist() == list(range(100))
+        assert logs["x"][::2].tolist() == list(range(50))
+        assert logs["x"][1::2].tolist() == [-i for i in range(50)]
+    times = lox.scan(tmp_path / "results").sort("step").collect()["time"].to_numpy()
+    assert (np.diff(times) >= 0).all()
+    assert before <= times[0]
+    assert times[-1] <= time.time()
+
+
+def test_a_logger_that_is_to_raise_stops_the_loop():
+    class Broken:
+        def open(self, run):
+            pass
+
+        def write(self, batch):
+            raise OSError("no room")
+
+        flush = close = lambda self, *run: None
+
+    logger = lox.loggers.Logger(Broken(), on_error="raise", every=0.0)
+    tapped = logger.tap(jax.jit(twice_as_much), logger.init(0))
+
+    def loop():
+        for _ in range(1000):
+            tapped(1.0)
+            time.sleep(0.01)
+
+    with pytest.warns(RuntimeWarning, match="no room"), pytest.raises(RuntimeError):
+        loop()
+
+
+EXIT = """
+import jax, lox, sys
+logger = lox.loggers.SaveLogger(sys.argv[1])
+run = logger.init(0)
+step = logger.tap(jax.jit(lambda x: lox.log({"x": x}) and x + 1), run)
+x = 0
+for _ in range(30):
+    x = step(x)
+"""
+
+
+def test_the_end_of_the_process_waits_for_them(tmp_path):
+    store = tmp_path / "results"
+    command = [sys.executable, "-c", EXIT, str(store)]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert lox.load(store)["x"].tolist() == list(range(30))
