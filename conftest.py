@@ -5,7 +5,9 @@ And what they share with the tests: trackers that stay on this machine.
 
 import contextlib
 import importlib.metadata
+import logging
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -62,14 +64,21 @@ def _names(request: pytest.FixtureRequest, doctest_namespace: dict) -> None:
 
 @pytest.fixture(autouse=True)
 def _as_libraries_need_it(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let the libraries in the cookbook promote dtypes and ranks, as they do by default."""
+    """Let the libraries in the cookbook promote dtypes and ranks, as they do by default.
+
+    Undo what Hydra leaves behind: its arguments, and its handlers of Python's logging.
+    """
     if request.path.parent.name != "cookbook":
         yield
         return
     import jax
 
+    root = logging.getLogger()
+    argv, handlers, level = sys.argv, root.handlers[:], root.level
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
+    sys.argv, root.handlers[:] = argv, handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")
