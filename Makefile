@@ -36,7 +36,7 @@ help: ## List the targets
 		awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
 
 .PHONY: demo
-demo: $(DEMO)/.ready ## Train PPO on CartPole with 8 seeds, show and keep what it logs
+demo: $(DEMO)/.ready ## Train PPO with 4 learning rates and 8 seeds, show and keep what it logs
 	@$(call calm,$(DEMO)) $(DEMO)/bin/python examples/ppo.py --out build/demo
 
 .PHONY: pictures
@@ -174,6 +174,8 @@ PEER-jax-tap := jax-tap
 PEER-flax    := flax
 PEER-clu     := clu flax
 PEER-oryx    := oryx jax==0.5.0
+# The page of MLflow: `mlflow-skinny`, which the tests use, has none.
+PEER-mlflow  := mlflow
 
 .venv-peer-%/.ready:
 	@echo "Setting up $(@D)"

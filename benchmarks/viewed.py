@@ -1,7 +1,7 @@
 """How fast `lox view` is with 1,024 runs × 10,000 rows × 20 keys, in headless Chromium.
 
     python benchmarks/viewed.py             # needs 1 GB of disk, Chromium and playwright
-    python benchmarks/viewed.py --others    # TensorBoard and trackio on a smaller session
+    python benchmarks/viewed.py --others    # TensorBoard, trackio and MLflow, on fewer runs
 
 All times are from the moment at which the page is asked for, as the browser measures them.
 """
@@ -132,10 +132,11 @@ def report(name: str, value: str, goal: str) -> None:
 
 def measure(folder: pathlib.Path, browser) -> None:
     print(f"{RUNS} runs × {ROWS} rows × {KEYS} keys; load {os.getloadavg()[0]:.1f}")
-    session = Session(folder / "large", RUNS, KEYS)
-    for _ in range(ROWS // 200):
-        session.add(200)
-    session.end()
+    if not (folder / "large").is_dir():
+        session = Session(folder / "large", RUNS, KEYS)
+        for _ in range(ROWS // 200):
+            session.add(200)
+        session.end()
     with serving(folder / "large") as (process, url):
         before = processor_time(process)
         page = opened(browser, url)
@@ -195,77 +196,23 @@ def measure_live(folder: pathlib.Path, browser) -> None:
     report("live: the slowest of 8", f"{max(delays):.2f} s", "")
 
 
-def measure_others(folder: pathlib.Path, browser) -> None:
-    """TensorBoard and trackio with what they can hold: 64 runs × 1,000 rows × 4 keys."""
-    print(f"64 runs × 1,000 rows × 4 keys; load {os.getloadavg()[0]:.1f}")
-    session = Session(folder / "small", 64, 4)
-    session.add(1000)
-    session.end()
-    with serving(folder / "small") as (_, url):
-        page = opened(browser, url)
-        report("lox: first picture", f"{page.evaluate('drawn.first'):.0f} ms", "")
-        page.close()
-    lox = [sys.executable, "-m", "lox_host.cli.main", "export", str(folder / "small")]
-    events = folder / "events"
-    subprocess.run([*lox, "--to", "tensorboard", "-o", str(events)], check=True)
-    server = subprocess.Popen(
-        [str(pathlib.Path(sys.executable).with_name("tensorboard"))]
-        + ["--logdir", str(events), "--port", "6123"],
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        time.sleep(20)  # it loads all runs before
-        drawn = "document.querySelector('line-chart svg path, line-chart canvas') !== null"
-        report("TensorBoard: first picture", first_picture(browser, 6123, drawn), "")
-    finally:
-        server.terminate()
-        server.wait()
-    env = {**os.environ, "TRACKIO_DIR": str(folder / "trackio"), "BROWSER": "true"}
-    env |= {"GRADIO_SERVER_PORT": "6124", "GRADIO_ANALYTICS_ENABLED": "False"}
-    export = [*lox, "--to", "trackio", "--project", "bench"]
-    subprocess.run(export, check=True, env=env, capture_output=True)
-    server = subprocess.Popen(
-        [str(pathlib.Path(sys.executable).with_name("trackio"))]
-        + ["show", "--project", "bench"],
-        env=env,
-        stdout=subprocess.DEVNULL,
-    )
-    try:
-        time.sleep(20)
-        drawn = "document.body.innerText.includes('58 more')"  # below the first panel
-        report("trackio: first picture", first_picture(browser, 6124, drawn), "")
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def first_picture(browser, port: int, drawn: str) -> str:
-    page = browser.new_page(viewport={"width": 1280, "height": 800})
-    began = time.perf_counter()
-    try:
-        page.goto(f"http://127.0.0.1:{port}/")
-        wait_for(page, drawn, 60)
-        return f"{1e3 * (time.perf_counter() - began):.0f} ms"
-    except Exception as error:
-        return type(error).__name__
-    finally:
-        page.close()
-
-
 def main() -> None:
     from playwright.sync_api import sync_playwright
+    from viewed_others import measure_others
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--others", action="store_true", help="TensorBoard, too")
+    parser.add_argument("--others", nargs="*", help="lox and these viewers, or all")
+    parser.add_argument("--folder", help="where the large session is kept for next time")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
+    with tempfile.TemporaryDirectory() as temporary, sync_playwright() as driver:
+        folder = pathlib.Path(temporary)
         path = shutil.which("chromium")
         browser = driver.chromium.launch(executable_path=path, args=list(FLAGS))
-        if options.others:
-            measure_others(pathlib.Path(folder), browser)
+        if options.others is not None:
+            measure_others(folder, browser, options.others)
         else:
-            measure(pathlib.Path(folder), browser)
-            measure_live(pathlib.Path(folder), browser)
+            measure(pathlib.Path(options.folder or temporary), browser)
+            measure_live(folder, browser)
         browser.close()
 
 

@@ -1,16 +1,17 @@
-"""Train PPO on CartPole with eight seeds in one jitted program, one run for each.
+"""Train PPO on CartPole: four learning rates with eight seeds each, in one jitted program.
 
 The environment, the loss and the optimiser call `lox.log` wherever they know something
 worth keeping: in a `cond` when an episode ends, in the loss under `grad`, in nested loops.
 They return no metrics and know nothing about loggers. `main` chooses those: a table on the
-terminal, a store on disk, and live learning curves. `lox.bind` tells every record inside
-an update how many steps the agent has taken by then.
+terminal, and a store on disk with a run for each learning rate and seed. `lox.bind` tells
+every record inside an update how many steps the agent has taken by then.
 """
 
 import argparse
 import dataclasses
 import os
 import shlex
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,21 +22,21 @@ import jax.numpy as jnp
 import numpy as np
 
 import lox
-from lox.loggers import ConsoleLogger, MultiLogger, PlotLogger, SaveLogger
+from lox.loggers import ConsoleLogger, MultiLogger, SaveLogger
 
-KEYS = ["return", "entropy", "loss/policy", "loss/value", "gradient norm", "learning rate"]
+RATES = (3e-4, 1e-3, 3e-3, 1e-1)
+KEYS = ["return", "entropy", "loss/policy", "loss/value", "gradient norm", "clip fraction"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """What a training run depends on, besides its seed."""
+    """What all runs have in common. They differ in their learning rates and seeds."""
 
-    updates: int = 200
+    updates: int = 100
     environments: int = 16
     steps: int = 64  # of each environment, for one update
     epochs: int = 4
     minibatches: int = 4
-    learning_rate: float = 2e-3
     discount: float = 0.98
     trace: float = 0.9  # the lambda of generalised advantage estimation
     clip: float = 0.2
@@ -236,7 +237,7 @@ def learn(params, optimiser, batch, key, learning_rate, config):
     return jax.lax.scan(epoch, (params, optimiser), keys)[0]
 
 
-def train(key, config):
+def train(key, learning_rate, config):
     """Train one agent: the parameters of its networks."""
 
     def update(state, inputs):
@@ -249,10 +250,9 @@ def train(key, config):
         advantage = advantages(transitions, last_value, config)
         batch = transitions, advantage, advantage + transitions.value
         batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
-        learning_rate = config.learning_rate * (1 - i / config.updates)
-        lox.log({"learning rate": learning_rate}, step=begun)
+        rate = learning_rate * (1 - i / config.updates)
         params, optimiser = lox.bind(learn, step=begun)(
-            params, optimiser, batch, key_learn, learning_rate, config
+            params, optimiser, batch, key_learn, rate, config
         )
         return (params, optimiser, carts), None
 
@@ -265,36 +265,43 @@ def train(key, config):
 
 
 # ---------------------------------------------------------------------------------------
-# Seeds and loggers
+# Learning rates, seeds and loggers
 
 
 def main():
     options = arguments()
     config = Config(updates=options.updates)
     store, picture = options.out / "runs", options.out / "learning_curves.png"
-    title = f"PPO on CartPole, {options.seeds} seeds in one jitted program"
     logger = MultiLogger(
         SaveLogger(store, mode="w", config=dataclasses.asdict(config)),
         ConsoleLogger(title="PPO on CartPole"),
-        PlotLogger(picture, keys=KEYS, points=128, show=False, title=title),
     )
 
-    @jax.jit
-    @jax.vmap
-    def experiment(seed):
-        state = logger.init(seed)
-        params = logger.tap(train, state)(jax.random.key(seed), config)
+    def experiment(learning_rate, seed):
+        state = logger.init(
+            seed,
+            config={"learning_rate": learning_rate},
+            name="rate={learning_rate:.2g}-{seed}",
+        )
+        logger.tap(train, state)(jax.random.key(seed), learning_rate, config)
         logger.finish(state)
-        return params
+
+    over_seeds = jax.vmap(experiment, in_axes=(None, 0))
+    grid = jax.jit(jax.vmap(over_seeds, in_axes=(0, None)))
 
     steps = config.updates * config.environments * config.steps
-    print(f"Training {options.seeds} seeds for {steps} steps each.")
+    agents = f"{len(RATES)} learning rates × {options.seeds} seeds"
+    print(f"Training {agents} for {steps} steps each, in one program.")
     print("JAX compiles the program first, which takes 10 to 20 seconds.", flush=True)
     start = time.perf_counter()
-    experiment(jnp.arange(options.seeds))
+    grid(jnp.array(RATES), jnp.arange(options.seeds))
     lox.barrier()
     print(f"Done in {time.perf_counter() - start:.0f} s, with compilation.\n")
-    summarise(store, options.seeds, steps)
+    summarise(store, steps)
+    keys = [word for key in KEYS for word in ("-k", key)]
+    plot = [sys.executable, "-m", "lox", "plot", str(store), "--by", "learning_rate"]
+    plot += ["--smooth", "20", *keys, "-o", str(picture)]
+    subprocess.run(plot, check=True, stdout=subprocess.DEVNULL)
     print(f"\nLearning curves: {picture}\n\nThe logs are on disk. Try next:")
     print(*commands(options.out), sep="\n")
 
@@ -303,21 +310,26 @@ def commands(out):
     """What to type next, with the `lox` that belongs to this Python."""
     lox_ = shlex.quote(os.path.relpath(Path(sys.executable).with_name("lox")))
     runs, picture = shlex.quote(f"{out}/runs"), shlex.quote(f"{out}/returns.png")
-    yield f"  {lox_} ls {runs}"
-    yield f"  {lox_} show {runs}/0"
-    yield f"  {lox_} plot {runs} -k return --smooth 20 -o {picture}"
-    yield f"  {lox_} tail {runs}/0 -k return --no-follow"
+    yield f"  {lox_} ls {runs} --group-by learning_rate -k return"
+    yield f"  {lox_} show {runs}/rate={RATES[-1]:g}-0"
+    yield f"  {lox_} plot {runs} -k return --by learning_rate --smooth 20 -o {picture}"
+    yield f"  {lox_} tail {runs}/rate={RATES[0]:g}-0 -k return --no-follow"
     yield f"  {lox_} view {shlex.quote(str(out))}"
 
 
-def summarise(store, seeds, steps):
-    """Print the mean return of the first and the last tenth of each seed's steps."""
-    print("  seed  first tenth  last tenth    (mean return, at most 500)")
-    for seed in range(seeds):
-        logs = lox.load(store, "return", key=seed)
-        at, returns = np.asarray(logs.step["return"]), np.asarray(logs["return"])
-        first, last = returns[at <= steps / 10], returns[at > steps * 9 / 10]
-        print(f"  {seed:4}  {first.mean():11.1f}  {last.mean():10.1f}")
+def summarise(store, steps):
+    """Print the mean return of the first and the last tenth of the steps of each rate."""
+    print("  learning rate  first tenth  last tenth  worst seed    (return, at most 500)")
+    for rate in map(np.float32, RATES):
+        runs = lox.runs(store, where={"learning_rate": float(rate)})
+        firsts, lasts = [], []
+        for run in runs:
+            logs = lox.load(store, "return", run=run.name)
+            at, returns = np.asarray(logs.step["return"]), np.asarray(logs["return"])
+            firsts.append(returns[at <= steps / 10].mean())
+            lasts.append(returns[at > steps * 9 / 10].mean())
+        first, last, worst = np.mean(firsts), np.mean(lasts), np.min(lasts)
+        print(f"  {rate:13.2g}  {first:11.1f}  {last:10.1f}  {worst:10.1f}")
 
 
 def arguments():
@@ -325,8 +337,8 @@ def arguments():
     parser.add_argument(
         "--out", type=Path, default=Path(), help="folder for what it writes"
     )
-    parser.add_argument("--seeds", type=int, help="how many agents to train, default 8")
-    parser.add_argument("--updates", type=int, help="how long to train them, default 200")
+    parser.add_argument("--seeds", type=int, help="how many seeds per rate, default 8")
+    parser.add_argument("--updates", type=int, help="how long to train, default 100")
     parser.add_argument("--quick", action="store_true", help="2 seeds, 25 updates")
     options = parser.parse_args()
     options.seeds = options.seeds or (2 if options.quick else 8)

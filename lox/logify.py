@@ -6,7 +6,6 @@
 import dataclasses
 import functools as ft
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 from jax import export
@@ -15,13 +14,14 @@ from lox._core import log as _log
 from lox._core.collect import Collect
 from lox._core.spool import spool_into
 from lox._core.transform import transformed
+from lox._jax.types import PyTree
 from lox._logdict.logdict import logdict
 from lox._rows.rows import Rows
 from lox._rows.side_by_side import SideBySide, split_entry_key
 from lox_host.display.values import short
 
 # What is appended are the rows that `lox.log` logs, too.
-_REDUCTIONS: dict[str, Any] = {
+_REDUCTIONS: dict[str, SideBySide | None] = {
     "replace": SideBySide("replace"),
     "append": None,
     "mean": SideBySide("mean"),
@@ -29,7 +29,7 @@ _REDUCTIONS: dict[str, Any] = {
 }
 
 
-def log(name: str, value: Any, reduction: str = "replace") -> None:
+def log(name: str, value: PyTree, reduction: str = "replace") -> None:
     """Log a value under a name, anywhere in a JAX program.
 
     Each reduction of a name has its own entry. Everything that listens to `lox.log` gets
@@ -72,12 +72,12 @@ class Logs:
 
     entries: logdict
 
-    def asdict(self) -> dict[str, dict[str, Any]]:
+    def asdict(self) -> dict[str, dict[str, PyTree]]:
         """The values by name and reduction: `{"loss": {"mean": ..., "sum": ...}}`."""
         return _nested(self.entries)
 
     @property
-    def valid(self) -> dict[str, dict[str, Any]]:
+    def valid(self) -> dict[str, dict[str, PyTree]]:
         """Whether there was a value, for the entries where there may have been none."""
         return _nested(self.entries.valid)
 
@@ -93,7 +93,7 @@ export.register_pytree_node_serialization(
 )
 
 
-def logify(fun: Callable) -> Callable[..., tuple[Any, Logs]]:
+def logify(fun: Callable) -> Callable[..., tuple[PyTree, Logs]]:
     """Make `fun` return its logs along with its output.
 
     It works before and after `jit`, `vmap` and `grad`, and wherever `lox.spool` works. The
@@ -141,8 +141,9 @@ def _listed(key: str, rows: Rows) -> Rows:
     return rows.map(lambda x: x[None], time=True)
 
 
-def _nested(entries: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    nested: dict[str, dict[str, Any]] = {}
+def _nested(entries: Mapping[str, PyTree]) -> dict[str, dict[str, PyTree]]:
+    # "loss\0mean" -> nested["loss"]["mean"], see `side_by_side.py`
+    nested: dict[str, dict[str, PyTree]] = {}
     for key, value in entries.items():
         name, reduction = split_entry_key(key)
         nested.setdefault(name, {})[reduction] = value

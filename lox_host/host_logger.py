@@ -15,6 +15,7 @@ runs.
 
 import contextlib
 import dataclasses
+import itertools as it
 import sys
 import time
 import warnings
@@ -389,8 +390,8 @@ def outermost_first() -> list[HostLogger]:
 
     Members are among them even without a run: they may be about to get rows.
     """
-    loggers = {one for logger in list(active_loggers) for one in logger.with_members()}
-    return sorted(loggers, key=lambda logger: logger.depth, reverse=True)
+    loggers = it.chain.from_iterable(x.with_members() for x in list(active_loggers))
+    return sorted(dict.fromkeys(loggers), key=lambda logger: logger.depth, reverse=True)
 
 
 def wait_a_little(future: Future, seconds: float = 0.05) -> None:

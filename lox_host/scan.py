@@ -159,7 +159,7 @@ def _schema(
         for number in sorted(numbers):
             column = layout.columns[number]
             stored = to_stored(np.zeros((0, *column.shape), dtype_named(column.dtype)))
-            # Parquet has no arrays without elements, and polars no float16.
+            # Parquet has no lists without elements.
             if 0 in stored.shape[1:]:
                 continue
             inner = stored.astype(np.float32) if stored.dtype == np.float16 else stored

@@ -274,7 +274,7 @@ def _written_by(eqn: JaxprEqn) -> list[int | None]:
     if name in ("jit", "pjit"):
         return written_from(params["jaxpr"])
     if name == "lox_deferred":
-        # The arrays of the interpreter come first, see `deferred_rules.py`.
+        # The arrays of the interpreter come first, see `rules/deferred.py`.
         before, found = params["tree"].num_leaves, written_from(params["jaxpr"])
         return [None if i is None else before + i for i in found]
     if name == "cond":

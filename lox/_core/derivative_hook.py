@@ -23,14 +23,14 @@ from lox._jax.name_scopes import is_transposing
 from lox._jax.types import PyTree
 
 # `look(fun, *args)` calls a function that is about to be differentiated. It is hashable.
-Look = Callable[..., PyTree]
+LookInto = Callable[..., PyTree]
 
 # Part of the key of JAX's caches: what was jitted before is traced again to look inside.
 # Made at import, as JAX recompiles everything when a context is added later.
 _look = jax.make_user_context(None)
 
 
-def looking(look: Look) -> contextlib.AbstractContextManager:
+def looking(look: LookInto) -> contextlib.AbstractContextManager:
     """Trace a function in here, with a look into what it differentiates."""
     return _look(look)
 

@@ -61,7 +61,7 @@ class Handler:
         effects: The effects of the records that it wants to see.
         differentiable: Whether what it collects carries derivatives.
         defers: Whether it rewrites inner programs only when JAX evaluates the equation that
-            holds them, see `deferred_rules.py`.
+            holds them, see `rules/deferred.py`.
         counts: Whether it wants to know which iteration of a `scan` it is in.
     """
 

@@ -36,9 +36,9 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from lox._core import context as _context
 from lox._core.analysis import donates, last_uses, unsupported, variables
-from lox._core.deferred_rules import can_defer, defer
 from lox._core.handler import Drop, Handler, Stop
 from lox._core.record import emit_p, log_p
+from lox._core.rules.deferred import can_defer, defer
 from lox._core.rules.registry import rule_of
 from lox._core.staging import Staged, Traced, stage_once, trace
 from lox._jax import equations, sharding, tracing

@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
 from lox._core.record import Record, listed
 from lox._jax.types import AnyArray, PyTree
@@ -22,7 +21,7 @@ from lox._rows.histogram import Histogram
 from lox._rows.rows import Where
 
 # Takes the record of one example, and returns whether to collect it.
-Condition = Callable[[logdict], ArrayLike]
+Condition = Callable[[logdict], AnyArray]
 
 
 def nonfinite(logs: logdict) -> jax.Array:

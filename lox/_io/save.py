@@ -26,7 +26,7 @@ from lox._runs.to_blocks import (
 )
 from lox._stream.callbacks import awaited, call_soon, start_callbacks
 from lox._stream.emit import emit
-from lox._stream.order_token import last_token
+from lox._stream.host_call_order import last_token
 from lox._stream.packet import Packet
 from lox_host.run_id import run_key
 from lox_host.run_names import default_name

@@ -32,7 +32,7 @@ from jax.typing import ArrayLike
 from lox._jax.tracing import setting
 from lox._jax.types import AnyArray, Atom, DType, Params, Program, PyTree
 
-Options = tuple[tuple[str, Any], ...]
+JitOptions = tuple[tuple[str, Any], ...]
 Jitted = type(jax.jit(lambda: None))
 
 
@@ -199,7 +199,7 @@ def primitive_name(eqn: JaxprEqn) -> str:
     return type(eqn.params["_prim"]).__name__ if name == "call_hi_primitive" else name
 
 
-def inner_jit_options(params: Params) -> Options:
+def inner_jit_options(params: Params) -> JitOptions:
     """Return the options of an inner `jit` for `fun(interpreter, *args) -> (outs, logs)`.
 
     They are hashable, so that rules can keep one jitted function per set of options.
@@ -223,7 +223,7 @@ def inner_jit_options(params: Params) -> Options:
     return tuple(options.items())
 
 
-def jit_with(fun: Callable, options: Options) -> Callable:
+def jit_with(fun: Callable, options: JitOptions) -> Callable:
     """Jit a function with the result of `inner_jit_options`."""
     # Lists and dictionaries were tuples, to be hashable.
     given = dict(options)

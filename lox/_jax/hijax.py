@@ -33,7 +33,7 @@ def program_of(eqn: JaxprEqn) -> ClosedJaxpr:
     if "_prim" not in eqn.params:
         return eqn.params["call_jaxpr"]
     prim = eqn.params["_prim"]
-    # JAX has traced it already, unless some of its arguments are not arrays.
+    # JAX has traced it already. The program serves if it takes the inputs of the equation.
     traced = getattr(prim, "traced", None)
     if traced is not None and len(traced.jaxpr.in_avals) == len(eqn.invars):
         return traced.jaxpr

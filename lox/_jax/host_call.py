@@ -6,6 +6,15 @@ the host gets the buffers of the program themselves, through a foreign function 
 
     calls that only send something    portable_call,   cpu_call
     calls that return a value         portable_result, cpu_result
+
+A call takes a token and returns one, which is all that the program ever does with it:
+
+    program                 thread of JAX                      Python
+    token, arrays  ------>  copy the buffers to NumPy  ------> callback(arrays)
+    token          <------  the same token             <------ returns, or raises
+
+Whatever takes the returned token runs after the callback. If the callback raises, JAX stops
+the program with an error.
 """
 
 import ctypes

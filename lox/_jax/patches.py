@@ -217,11 +217,13 @@ PATCHES = (
         change="Removes the logs from the second run.",
     ),
     Patch(
-        name="unused results under grad",
+        name="equations that wait under grad",
         target="jax._src.interpreters.partial_eval:new_eqn_recipe",
         without="JAX drops a `cond` or a `custom_vjp` function in a loop if nothing uses "
-        "its results, even if it logs.",
-        change="Keeps it.",
+        "its results, even if it logs. In second derivatives, the backward rule of a "
+        "`custom_vjp` function in a loop gets wrong residuals if the function computes "
+        "something from constants, even if that is only logged.",
+        change="Keeps the function, and moves the residuals, if it logs.",
     ),
     Patch(
         name="leaks under grad",

@@ -103,7 +103,6 @@ def evaluate(jaxpr: Jaxpr, eqns: list[JaxprEqn], outvars: list[Var], env: Env) -
                 invars[atom] = None
         defined.update(eqn.outvars)
     trace = _core.trace_ctx.trace
-    # Equations of hijax are for traces that lower them, so they must be traced again.
     # A flag of the jaxpr answers for most programs, at no cost.
     may_be_high = jaxpr is _empty or jaxpr.is_high
     is_high = may_be_high and any(map(_is_high, eqns))
@@ -127,7 +126,6 @@ def _can_restage(
     return (
         isinstance(trace, DynamicJaxprTrace)
         and not getattr(trace, "requires_low", False)
-        # JAX puts effects in order while it traces.
         and not any(eqn.effects for eqn in eqns)
         # An argument may have another type than the variable, such as a weak one.
         and all(jax.typeof(env[v]) == v.aval for v in invars)
@@ -181,7 +179,7 @@ def source_line(eqn: JaxprEqn) -> str:
     return source_info_util.summarize(eqn.source_info) or "an unknown line"
 
 
-class Frame(NamedTuple):
+class SourceFrame(NamedTuple):
     """A line of the user's code that JAX remembers for an equation."""
 
     file: str
@@ -189,10 +187,10 @@ class Frame(NamedTuple):
     function: str
 
 
-def user_frames(eqn: JaxprEqn) -> list[Frame]:
+def user_frames(eqn: JaxprEqn) -> list[SourceFrame]:
     """Return the user's lines that made `eqn`, the innermost first."""
     frames = _source_info_util.user_frames(eqn.source_info.traceback)
-    return [Frame(f.file_name, f.start_line, f.function_name) for f in frames]
+    return [SourceFrame(f.file_name, f.start_line, f.function_name) for f in frames]
 
 
 def place() -> object:

@@ -38,7 +38,7 @@ from lox._rows.reductions import Reduction
 from lox._rows.rows import Branch, Rows, Where, static, static_names
 from lox._rows.types import RowForm, Shape, Splits
 
-Path = tuple[Branch, ...]
+BranchPath = tuple[Branch, ...]
 
 
 @jax.tree_util.register_dataclass
@@ -70,7 +70,7 @@ class Accumulator:
     batch: Shape = static(default=())
     outer: Splits = static(default=())
     tags: tuple[str, ...] = static(default=())
-    paths: tuple[Path, ...] = static(default=())
+    paths: tuple[BranchPath, ...] = static(default=())
     where: Where = static(default=Where())
 
     # To be treated like a single row by `align` and `merge`.
@@ -204,7 +204,7 @@ def finished(total: Accumulator) -> Rows:
     )
 
 
-def covers(paths: Sequence[Path]) -> bool:
+def covers(paths: Sequence[BranchPath]) -> bool:
     """Tell whether every example takes one of the paths.
 
     It does if one of them is through no `cond` at all, or if there is a `cond` each of
@@ -222,7 +222,7 @@ def covers(paths: Sequence[Path]) -> bool:
     )
 
 
-def _inside(paths: Sequence[Path], cond: int, index: int) -> list[Path]:
+def _inside(paths: Sequence[BranchPath], cond: int, index: int) -> list[BranchPath]:
     """Return the paths that examples in a branch may take, without that branch."""
     return [
         tuple(branch for branch in path if branch.cond != cond)

@@ -16,19 +16,17 @@ array, and one that is sharded over devices is reduced where it is.
 
 import dataclasses
 import functools as ft
-from collections.abc import Sequence
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
 from lox._jax.types import AnyArray, DType, PyTree
 from lox._rows.reductions import Reduction, add_named
 
 # Fixed edges, or how to find them.
-Edges = Literal["data", "symlog"] | Sequence[float] | ArrayLike
+Edges = Literal["data", "symlog"] | AnyArray
 
 
 @jax.tree_util.register_dataclass

@@ -43,7 +43,7 @@ from lox._rows.ring import Ring, count_of, empty_ring, in_ring, ordered, push
 from lox._rows.rows import Rows, static
 from lox._rows.types import Keys
 
-State = tuple[Threaded, dict[Keys, Accumulator], dict[Keys, Ring]]
+CarriedState = tuple[Threaded, dict[Keys, Accumulator], dict[Keys, Ring]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,18 +60,18 @@ class Gathering:
     capacities: Mapping[Keys, int]
     every: int = 1
 
-    def start(self, given: Threaded) -> State:
+    def start(self, given: Threaded) -> CarriedState:
         """Return the state before the first iteration, given what the loop was handed."""
         threaded = given.limited_to(self.logs.threaded)
         totals = {keys: empty(form) for keys, form in self._totals().items()}
         rings = {k: empty_ring(self._row(k), n) for k, n in self.capacities.items()}
         return _for_each_device((threaded, totals, rings))
 
-    def threaded(self, state: State) -> Threaded:
+    def threaded(self, state: CarriedState) -> Threaded:
         """Return what an iteration is handed."""
         return state[0]
 
-    def add(self, state: State, logs: Collected) -> tuple[State, Collected]:
+    def add(self, state: CarriedState, logs: Collected) -> tuple[CarriedState, Collected]:
         """Add what an iteration has logged. What is left of it leaves the loop as rows."""
         _, totals, rings = state
         rows, new, forms = logs.rows, logs.accumulators, self._totals()
@@ -88,7 +88,9 @@ class Gathering:
         rest = Collected(rows, tuple(key for key in logs.order if key in left))
         return _for_each_device((logs.threaded, totals, rings)), rest
 
-    def choose(self, condition: jax.Array, new: State, old: State) -> State:
+    def choose(
+        self, condition: jax.Array, new: CarriedState, old: CarriedState
+    ) -> CarriedState:
         """Return the new state of the examples for which a condition holds.
 
         What an example that has finished logs does not exist. So rings and what else is
@@ -98,7 +100,7 @@ class Gathering:
         totals = jax.tree.map(lambda x, y: choose(condition, x, y), totals, old[1])
         return threaded, totals, rings
 
-    def finish(self, state: State, rows: Collected, length: int | None) -> Collected:
+    def finish(self, state: CarriedState, rows: Collected, length: int | None) -> Collected:
         """Return what the loop has logged in `length` iterations. None: nobody knows.
 
         `rows` are those that have left the loop already.
@@ -151,7 +153,7 @@ def choose(condition: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
     return jnp.where(jnp.expand_dims(condition, inner), new, old)
 
 
-def _for_each_device(state: State) -> State:
+def _for_each_device(state: CarriedState) -> CarriedState:
     """Give the carry one type in all iterations of a loop inside a `shard_map`."""
     return jax.tree.map(sharding.make_varying, state)
 

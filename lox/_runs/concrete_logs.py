@@ -3,7 +3,7 @@
 In a program, primitives carry records, which are packed for the host. In a Python loop,
 where nothing is traced, `logger.log` has the values themselves, and only has to put them
 into a packet. The first call with some keys, dtypes and shapes works out how, and keeps the
-result as a `Plan` for later calls of the same form:
+result as a `SendPlan` for later calls of the same form:
 
     logger.log(run, {"loss": 0.5, "acc": acc}, step=i)
 
@@ -37,7 +37,7 @@ _MOST = 1000
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class SendPlan:
     """How to send logs of one signature.
 
     Attributes:
@@ -56,7 +56,7 @@ class StraightWay:
 
     def __init__(self, logger: HostLogger):
         self._logger = logger
-        self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
+        self._plans: OrderedDict[Hashable, SendPlan] = OrderedDict()
 
     def send(
         self, run: ArrayLike, logs: Mapping[str, PyTree], steps: Mapping[str, ArrayLike]
@@ -92,7 +92,7 @@ class StraightWay:
         logs: Mapping[str, PyTree],
         steps: Mapping[str, ArrayLike],
         arrays: list[np.ndarray],
-    ) -> Plan:
+    ) -> SendPlan:
         """Work out how to send logs like these, or raise if they are not logs."""
         if isinstance(logs, logdict):
             given = jax.tree.unflatten(jax.tree.structure(logs), arrays[:-1])
@@ -110,7 +110,7 @@ class StraightWay:
         # Nothing is packed: the arrays are on the host already.
         one_by_one = [[i] for i in range(len(leaves))]
         layout = Layout.of(form, leaves, one_by_one)
-        return Plan(
+        return SendPlan(
             WriteRows(self._logger).of(rows), layout, [numbers[id(x)] for x in leaves]
         )
 

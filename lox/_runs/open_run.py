@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from lox._jax import device_calls, host_call, sharding
 from lox._runs.run_options import RunOptions
 from lox._stream.emit import callers_among
-from lox._stream.order_token import last_token
+from lox._stream.host_call_order import last_token
 from lox_host.host_logger import HostLogger
 from lox_host.process_exit import end_runs_first
 

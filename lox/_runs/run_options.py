@@ -1,10 +1,10 @@
 """What `logger.init` is asked for: some of it is known only when the program runs.
 
 Under `jit` and `vmap`, entries of a configuration may be tracers. Those travel to the host
-as operands of the call that starts the runs, and leave a `Slot` in the configuration:
+as operands of the call that starts the runs, and leave a `ConfigSlot` in its place:
 
     config={"env": "CartPole", "lr": lr}        RunOptions.config  {"env": "CartPole",
-                                                                    "lr": Slot(0)}
+                                                                    "lr": ConfigSlot(0)}
                                                 operands           [lr]
 
 On the host, with `lr` of three runs, each gets a configuration of its own:
@@ -33,7 +33,7 @@ from lox_host.run_registry import WantedRun
 
 
 @dataclasses.dataclass(frozen=True)
-class Slot:
+class ConfigSlot:
     """The place of a value in a configuration that comes with the host call."""
 
     number: int
@@ -127,12 +127,12 @@ def _template(value: PyTree, operands: list[jax.Array]) -> PyTree:
     if not isinstance(value, Tracer) and sharding.is_addressable(value):
         return plain_values(np.asarray(value))
     operands.append(jnp.asarray(value, whole_bytes(value.dtype)))
-    return Slot(len(operands) - 1)
+    return ConfigSlot(len(operands) - 1)
 
 
 def _filled(template: PyTree, columns: Sequence[PyTree], run: int) -> PyTree:
     """Return the configuration of one run."""
-    if isinstance(template, Slot):
+    if isinstance(template, ConfigSlot):
         return columns[template.number][run]
     if isinstance(template, dict):
         return {name: _filled(inner, columns, run) for name, inner in template.items()}

@@ -9,7 +9,7 @@ from lox._core.log import print_with
 from lox._core.record import Record
 from lox._logdict.logdict import logdict
 from lox._stream.emit import emit
-from lox._stream.order_token import last_token
+from lox._stream.host_call_order import last_token
 from lox._stream.packet import Packet
 from lox_host.display.values import short
 

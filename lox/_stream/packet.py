@@ -28,7 +28,7 @@ from lox._jax.types import AnyArray, PyTreeDef
 LARGE = 16 * 2**10
 
 # Which arrays go into one array of a packet, by their indices.
-Groups = Sequence[Sequence[int]]
+ArrayGroups = Sequence[Sequence[int]]
 
 
 class Packet(NamedTuple):
@@ -107,7 +107,7 @@ class Layout:
         cls,
         form: PyTreeDef,
         leaves: Sequence[AnyArray],
-        groups: Groups,
+        groups: ArrayGroups,
         *,
         stoppable: bool = True,
     ) -> "Layout":
@@ -138,7 +138,7 @@ def stacked(packets: Sequence[Packet]) -> tuple[Delivery, ...]:
     return jax.tree.unflatten(layout.form, leaves)
 
 
-def by_width(leaves: Sequence[AnyArray]) -> Groups:
+def by_width(leaves: Sequence[AnyArray]) -> ArrayGroups:
     """Group arrays by the width of their numbers; a large array is a group of its own."""
     groups: dict[int | np.dtype, list[int]] = {}
     for i, leaf in enumerate(leaves):
@@ -147,7 +147,7 @@ def by_width(leaves: Sequence[AnyArray]) -> Groups:
     return list(groups.values())
 
 
-def pack(leaves: Sequence[jax.Array], groups: Groups) -> list[jax.Array]:
+def pack(leaves: Sequence[jax.Array], groups: ArrayGroups) -> list[jax.Array]:
     """Return the arrays of a packet, one for each group."""
     return [_join([leaves[i] for i in group]) for group in groups]
 

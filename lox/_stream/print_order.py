@@ -1,8 +1,8 @@
 """Print records in the order of execution, even across calls, branches and loops.
 
 A record that nothing collects becomes a host call while JAX traces the program, and takes
-the token of the call before it (see `order_token.py`). That works within one program, but
-not into or out of an inner one: while a branch is traced, the program around it is not
+the token of the call before it (see `host_call_order.py`). That works within one program,
+but not into or out of an inner one: while a branch is traced, the program around it is not
 visible.
 
     emit 1                    token -> emit 1 -> token
@@ -31,7 +31,7 @@ from lox._jax import equations, patches
 from lox._jax.types import AnyArray, Code, Params
 from lox._rows.collected import Threaded
 from lox._stream.default_print import print_packet
-from lox._stream.order_token import new_token
+from lox._stream.host_call_order import new_token
 
 
 @patches.implements("order of prints")

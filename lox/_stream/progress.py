@@ -38,7 +38,7 @@ from lox._rows.rows import static
 from lox._rows.types import P, R
 from lox._stream.callbacks import awaited, call_soon, start_callbacks
 from lox._stream.emit import emit
-from lox._stream.order_token import new_token
+from lox._stream.host_call_order import new_token
 from lox._stream.packet import Packet
 from lox_host.display.progress_bar import Bar
 

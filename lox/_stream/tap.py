@@ -25,7 +25,7 @@ from lox._stream.callbacks import awaited, call_soon, start_callbacks
 from lox._stream.decode import unpacked
 from lox._stream.default_print import print_logs
 from lox._stream.handler import Tap
-from lox._stream.order_token import last_token
+from lox._stream.host_call_order import last_token
 from lox._stream.packet import Packet
 from lox._stream.returned_packets import Returned, can_return_records, return_records
 from lox_host.interrupts import watch_signals

@@ -39,7 +39,7 @@ from lox._runs.open_run import open_run
 from lox._runs.run_options import run_options
 from lox._stream.callbacks import wait_for_packets
 from lox._stream.emit import emit
-from lox._stream.order_token import last_token
+from lox._stream.host_call_order import last_token
 from lox._stream.packet import Packet
 from lox._stream.tap import tapped
 from lox_host.guarded_writer import OnError

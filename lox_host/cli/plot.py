@@ -25,7 +25,7 @@ Curves = dict[str, Curve]
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
+class Style:
     """How to draw curves.
 
     Attributes:
@@ -63,7 +63,7 @@ def plot(
     curves = {text: _curves(selected, keys, x) for text, selected in runs.items()}
     names = wanted_names(dict.fromkeys(it.chain(*curves.values())), keys)
     _check(names, together, keys, x)
-    look = Look(None if band == "none" else band, smooth, log)
+    look = Style(None if band == "none" else band, smooth, log)
     figure = _draw(names, curves, look)
     try:
         figure.savefig(out, dpi=150)
@@ -151,7 +151,7 @@ def _check(
         )
 
 
-def _draw(names: Sequence[str], curves: dict[str, Curves], look: Look) -> "Figure":
+def _draw(names: Sequence[str], curves: dict[str, Curves], look: Style) -> "Figure":
     plt = import_extra("matplotlib.pyplot", "`lox plot`", "plot")
     figure = plt.figure(layout="constrained")
     axes = grid(figure, len(names))
@@ -182,7 +182,7 @@ def _draw(names: Sequence[str], curves: dict[str, Curves], look: Look) -> "Figur
     return figure
 
 
-def _scale_axes(ax: "Axes", curves: Sequence[Curve], look: Look) -> None:
+def _scale_axes(ax: "Axes", curves: Sequence[Curve], look: Style) -> None:
     """Make axes logarithmic, and warn of points that these cannot show."""
     for axis, scale in enumerate((ax.set_xscale, ax.set_yscale)):
         if "xy"[axis] not in look.log:

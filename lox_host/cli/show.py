@@ -23,7 +23,7 @@ CURVE = 8, 32  # least and most width of a curve
 MARGIN = 9  # width of the names in front of what is known of all
 
 
-class Content(NamedTuple):
+class ShownLogs(NamedTuple):
     """The logs of some runs in a few numbers.
 
     Attributes:
@@ -60,7 +60,7 @@ def show(
         _print_table(out, statistics, content.rows, several=len(runs) > 1)
 
 
-def _read(runs: Sequence[SelectedRun]) -> Content:
+def _read(runs: Sequence[SelectedRun]) -> ShownLogs:
     summary, rows, steps = Summary(0.0), Counter[str](), dict[str, float]()
     first, last = math.inf, -math.inf
     # The same id may be in several sessions, for different runs.
@@ -82,7 +82,7 @@ def _read(runs: Sequence[SelectedRun]) -> Content:
     # sessions, with pauses between them.
     is_one = len(by_session(runs)) == 1
     rate = max(rows.values()) / (last - first) if is_one and last > first else None
-    return Content(summary, rows, steps, rate)
+    return ShownLogs(summary, rows, steps, rate)
 
 
 def _title(runs: Sequence[SelectedRun]) -> str:
@@ -92,7 +92,7 @@ def _title(runs: Sequence[SelectedRun]) -> str:
     return f"{count(len(runs), 'run')} in {stores}"
 
 
-def _print_head(out: Screen, runs: Sequence[SelectedRun], content: Content) -> None:
+def _print_head(out: Screen, runs: Sequence[SelectedRun], content: ShownLogs) -> None:
     """Print facts about the runs, if they are the same for all of them."""
     first, session = runs[0], ""
     if len(runs) == 1 and first.sessions > 1:
@@ -177,7 +177,7 @@ def _numbers(statistics: Statistics) -> dict[str, str]:
 
 
 def _for_programs(
-    runs: Sequence[SelectedRun], content: Content, names: Sequence[str]
+    runs: Sequence[SelectedRun], content: ShownLogs, names: Sequence[str]
 ) -> dict[str, Any]:
     statistics = content.summary.statistics
     return {

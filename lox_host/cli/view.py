@@ -30,6 +30,7 @@ def view(
         _write(export_html(viewer), export, len(viewer.catalog.newest()))
         return
     import_extra("tornado", "`lox view`", "view")
+    viewer.prepare()
     from lox_host.view.server import Server, run_server
 
     server = Server(viewer, host, port)

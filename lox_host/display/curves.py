@@ -72,8 +72,8 @@ class Curve:
         return panel._replace(
             note=f"{BANDS[band].text} of {lines_note}{smoothed}",
             lines=[line for line, ok in zip(points, is_finite, strict=True) if not ok],
-            middle=(steps, BANDS[band].middle(values)),
-            band=(steps, *BANDS[band].reach(values)),
+            middle=(steps, BANDS[band].middle(values.T)),
+            band=(steps, *BANDS[band].reach(values.T)),
         )
 
     def summary(self, noun: str, of: str = "") -> str:

@@ -22,7 +22,7 @@ WIDTH, HEIGHT = 120, 24  # of a curve, in pixels
 HEADS = ("key", "type", "last", "range", "not finite", "trend")
 
 
-class Line(NamedTuple):
+class TableLine(NamedTuple):
     """What a table says of one array, as HTML."""
 
     key: str
@@ -53,7 +53,7 @@ def logs_table(rows: Mapping[str, FlatRows], kinds: Mapping[str, str]) -> str:
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _line(name: str, array: np.ndarray, rows: FlatRows, kind: str) -> Line:
+def _line(name: str, array: np.ndarray, rows: FlatRows, kind: str) -> TableLine:
     front = 1 + len(rows.examples)
     valid = np.ones(array.shape[:front], bool) if rows.valid is None else rows.valid
     # (rows, *examples, ...) -> (rows, examples, elements)
@@ -64,12 +64,12 @@ def _line(name: str, array: np.ndarray, rows: FlatRows, kind: str) -> Line:
     # The data of a PRNG key is no quantity.
     is_number = array.dtype.kind in "biufc" and not kind.startswith("key<")
     if not is_logged.any() or not is_number:
-        return Line(key, text, "", "", "", "")
+        return TableLine(key, text, "", "", "", "")
     numbers = np.abs(elements) if array.dtype.kind == "c" else elements
     numbers = numbers.astype(np.float64)
     finite = is_logged & np.isfinite(numbers)
     bad = is_logged & ~finite
-    return Line(
+    return TableLine(
         key,
         text,
         html.escape(_last(array, elements, is_logged[..., 0])),

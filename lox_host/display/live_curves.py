@@ -157,7 +157,7 @@ class LiveCurve:
         # Where few runs have come, their mean would look like a turn of all.
         reach = sum((x.min() <= steps) & (steps <= x.max()) for x, _ in finite)
         steps, values = steps[2 * reach >= len(finite)], values[:, 2 * reach >= len(finite)]
-        middle = steps, mean(values)
+        middle = steps, mean(values.T)
         some = f"{len(finite)} of " if diverged else ""
         if len(lines) <= FEW_RUNS:
             note = f"{len(lines)} runs and their mean{rest}"
@@ -165,7 +165,7 @@ class LiveCurve:
                 note = f"{len(lines)} runs, mean of {some}{len(lines)} runs{rest}"
             return panel._replace(note=note, lines=lines, middle=middle)
         note = f"mean and 80% of {some}{len(lines)} runs{rest}"
-        band = steps, *BANDS["80%"].reach(values)
+        band = steps, *BANDS["80%"].reach(values.T)
         gone = [points[run] for run in runs if not self._is_finite[run]]
         return panel._replace(note=note, lines=gone, middle=middle, band=band)
 

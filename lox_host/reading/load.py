@@ -1,4 +1,11 @@
-"""Read the rows of runs by key, stacked if there are several runs. No JAX."""
+"""Read the rows of runs by key, stacked if there are several runs. No JAX.
+
+Runs of one program may have logged different numbers of rows, or not all keys. They are
+padded to the longest one, and a mask says which rows are real:
+
+    run a    loss 3 rows                    loss  (runs, rows) = (2, 3)    valid [1 1 1]
+    run b    loss 2 rows, test 1 row        test  (runs, rows) = (2, 1)          [1 1 0]
+"""
 
 import itertools as it
 import warnings

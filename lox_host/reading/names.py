@@ -2,6 +2,12 @@
 
 `-k loss` means the key `loss` and all keys below it, such as `loss/policy`. If there is no
 such key, it means all keys that end with it, such as `train/loss`.
+
+    keys    loss  loss/policy  train/acc  test/acc
+
+    -k loss      loss, loss/policy          the key, and what is below it
+    -k acc       train/acc, test/acc        there is no `acc`, so what ends with it
+    -k lose      an error that suggests `loss`
 """
 
 import difflib

@@ -26,7 +26,7 @@ from lox_host.remote.bucket import Bucket
 from lox_host.remote.manifest import is_over, put_manifest
 from lox_host.remote.places import MARKER, rows_path, runs_path
 from lox_host.remote.run_table import encode_runs
-from lox_host.remote.upload_log import Plan, UploadLog
+from lox_host.remote.upload_log import UploadLog, UploadPlan
 from lox_host.store import FORMAT, Sealer, Segment, encode, remove_session, segment_name
 
 # About how many bytes of data files become one segment.
@@ -131,7 +131,7 @@ class SessionUpload:
         if not self._is_removed:
             self._log.close()
 
-    def _take(self, plan: Plan) -> None:
+    def _take(self, plan: UploadPlan) -> None:
         """Make the segments of a plan, and queue those that are not stored."""
         place = {"number": plan.number, "line": self._line_count}
         for segment in self._sealer.segments(self._planned, plan.line, **place):
@@ -154,7 +154,7 @@ class SessionUpload:
             return False
         # Note the plan before anything is sent. A process that takes over then makes the
         # same segments, and replaces them with themselves.
-        plan = Plan(upto, self._log.sent)
+        plan = UploadPlan(upto, self._log.sent)
         self._log.plan(plan)
         self._take(plan)
         return True

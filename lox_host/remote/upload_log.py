@@ -24,7 +24,7 @@ class UploadBusy(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class UploadPlan:
     """Which lines of the journal become the next segments.
 
     Attributes:
@@ -55,13 +55,13 @@ class UploadLog:
         if not lock_soon(self._file, 0.2):
             os.close(self._file)
             raise UploadBusy(f"The session in {str(folder)!r} is being uploaded")
-        self.plans: list[Plan] = []
+        self.plans: list[UploadPlan] = []
         self.sent = 0
         self.covered: int | None = None
         self.is_ending = False
         self._read()
 
-    def plan(self, plan: Plan) -> None:
+    def plan(self, plan: UploadPlan) -> None:
         """Note which rows go into the next segments."""
         self._note({"plan": dataclasses.asdict(plan)})
         self.plans.append(plan)
@@ -95,7 +95,7 @@ class UploadLog:
         for line in data[:whole].split(b"\n")[:-1]:
             entry = decode_line(line) or {}
             if "plan" in entry:
-                self.plans.append(Plan(**entry["plan"]))
+                self.plans.append(UploadPlan(**entry["plan"]))
             self.sent = max(self.sent, entry.get("sent", -1) + 1)
             self.covered = entry.get("manifest", self.covered)
             self.is_ending |= "ending" in entry

@@ -1,4 +1,14 @@
-"""`lox doctor`: find what is damaged in a store, and save the rest to a new one."""
+"""`lox doctor`: find what is damaged in a store, and save the rest to a new one.
+
+    problem                                      what is left
+    a line of the journal has a wrong checksum   all flushes that other lines describe
+    a column of a frame is damaged               the rows of the keys that do not need it
+    a data file is missing                       the frames in other files
+    the marker, or the list of sessions          all sessions
+
+The old store stays as it is. `repair` copies sessions without problems byte by byte, and
+writes the others anew.
+"""
 
 import dataclasses
 import os

@@ -17,7 +17,7 @@ other rows *count*.
 If a row has several steps, `step` decides, or else the first one. Some rows have no such
 step in common with the later session. They are superseded if they were logged after the
 first superseded row of their session: in the example, rows that session 1 logged without a
-step after its step 3. `Part._cuts` holds the number of that first row.
+step after its step 3. `EarlierPart._cuts` holds the number of that first row.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ class RunOf(NamedTuple):
     id: int
 
 
-class Steps(NamedTuple):
+class DecidingSteps(NamedTuple):
     """The columns of some rows that decide whether these are superseded.
 
     Attributes:
@@ -88,7 +88,7 @@ class History:
         return list(dict.fromkeys(keys))
 
     @ft.cached_property
-    def parts(self) -> list["Part"]:
+    def parts(self) -> list["EarlierPart"]:
         """The earlier sessions, the oldest first."""
         limits: dict[RunOf, Limits] = {}
         ids: dict[Reader, dict[int, int]] = {}
@@ -112,7 +112,7 @@ class History:
         parts, offset = [], 0
         for reader in sorted(ids, key=lambda reader: reader.folder.name):
             its_limits = {id: limits[RunOf(reader, id)] for id in ids[reader]}
-            parts.append(Part(reader, ids[reader], its_limits, offset))
+            parts.append(EarlierPart(reader, ids[reader], its_limits, offset))
             offset += 1 + max(reader.last_rows().values(), default=-1)
         return parts
 
@@ -151,7 +151,7 @@ class Links:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Part:
+class EarlierPart:
     """The rows of resumed runs in one earlier session.
 
     Attributes:
@@ -201,7 +201,7 @@ class Part:
                 cuts[id] = min(first, cuts.get(id, first))
         return cuts
 
-    def _steps(self) -> Iterator[tuple[Layout, Steps]]:
+    def _steps(self) -> Iterator[tuple[Layout, DecidingSteps]]:
         reader = self.reader
         with reader.frame_reader() as frames:
             for number, layout in reader.layouts.items():
@@ -210,7 +210,7 @@ class Part:
                     if steps is not None:
                         yield layout, steps
 
-    def _count(self, steps: Steps) -> np.ndarray:
+    def _count(self, steps: DecidingSteps) -> np.ndarray:
         """Return which rows count, as booleans: by their step, or else by their number."""
         limit = self._limit(steps)
         cut = _by_run(steps.runs, self._cuts, math.inf)
@@ -219,7 +219,7 @@ class Part:
         # Rows whose step no later session has are cut by their number in the session.
         return np.where(np.isnan(limit), steps.order < cut, is_before)
 
-    def _limit(self, steps: Steps) -> np.ndarray:
+    def _limit(self, steps: DecidingSteps) -> np.ndarray:
         """Return the step at which later sessions of each row's run begin, or NaN."""
         limits = self.limits.items()
         known = {id: of[steps.name] for id, of in limits if steps.name in of}
@@ -270,7 +270,9 @@ def link_sessions(readers: "Iterable[Reader]") -> "list[Reader]":
     return linked
 
 
-def _steps_of_frame(frames: "FrameReader", frame: "Frame", layout: Layout) -> Steps | None:
+def _steps_of_frame(
+    frames: "FrameReader", frame: "Frame", layout: Layout
+) -> DecidingSteps | None:
     """Read the columns of a frame that decide what is superseded. None if damaged."""
     runs, order = frames.column(frame, RUN), frames.column(frame, ROW)
     name = _name(layout.steps)
@@ -280,14 +282,14 @@ def _steps_of_frame(frames: "FrameReader", frame: "Frame", layout: Layout) -> St
     mask = None
     if name in layout.masks:
         mask = frames.column(frame, layout.masks[name])
-    return Steps(runs, order, name, _values(len(runs), step, mask))
+    return DecidingSteps(runs, order, name, _values(len(runs), step, mask))
 
 
-def _steps_of_block(block: Block) -> Steps:
+def _steps_of_block(block: Block) -> DecidingSteps:
     name = _name(block.steps)
     step = None if name is None else block.steps[name]
     mask = None if name is None else block.masks.get(name)
-    return Steps(block.runs, block.order, name, _values(len(block), step, mask))
+    return DecidingSteps(block.runs, block.order, name, _values(len(block), step, mask))
 
 
 def _name(steps: Iterable[str]) -> str | None:

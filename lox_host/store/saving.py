@@ -3,6 +3,15 @@
 Rows are added where their run already is, at the end of its newest session, so that a run
 that is saved two hundred times is one session of a few files. If that cannot be added to,
 because it is damaged or of an older format, what it has is copied to a new one.
+
+    lox.save(logs, "results", key=7)       the store has run 7 in session A, run 8 in B
+
+    mode "a"    A: run 7, now with more rows      B
+    mode "w"    C: run 7, with the new rows       A: without run 7, or removed      B
+    mode "x"    an error
+
+New rows are written before old ones are removed. A process that is killed in between leaves
+a run twice, of which readers take the newest, and never none at all.
 """
 
 import contextlib

@@ -16,14 +16,35 @@ would improve at the row where the worst run becomes NaN.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from lox_host.view.bands import BANDS, CENTRES
+from lox_host.display.bands import (
+    CENTRES,
+    Reach,
+    bootstrap_band,
+    middle_band,
+    range_band,
+    std_band,
+)
 from lox_host.view.series import Part
 
 BINS = 300  # bins of rows, each with at most two points
+
+
+def _no_band(values: np.ndarray, centre: str) -> Reach:
+    return np.full(len(values), np.nan), np.full(len(values), np.nan)
+
+
+# The bands that a user can choose, by the name in a request.
+BANDS: dict[str, Callable[[np.ndarray, str], Reach]] = {
+    "std": std_band,
+    "80": lambda values, centre: middle_band(values),
+    "ci": bootstrap_band,
+    "range": lambda values, centre: range_band(values),
+    "none": _no_band,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,13 +151,19 @@ def at_common_positions(
         rows = first + extreme_rows(mean, bins)
         columns = []
         for part in parts:
-            which = np.flatnonzero(np.isin(part.runs, group))
-            here = rows[rows < len(part.values)]
-            values = np.full((len(rows), len(which)), np.nan)
-            values[: len(here)] = part.values[np.ix_(here, which)]
-            columns.append(values)
+            columns.append(_picked(part, rows, np.flatnonzero(np.isin(part.runs, group))))
         found.append((shared[rows], np.concatenate(columns, axis=1)))
     return found
+
+
+def _picked(part: Part, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return some rows of some runs, with NaN after the end of the part."""
+    here = rows[rows < len(part.values)]
+    values = np.full((len(rows), len(columns)), np.nan)
+    # Whole rows first: picking both at once with `np.ix_` takes three times as long.
+    whole = part.values.take(here, axis=0)
+    values[: len(here)] = whole.take(columns, axis=1)
+    return values
 
 
 def group_means(

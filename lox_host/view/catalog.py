@@ -9,119 +9,22 @@ numbers, and new runs and sessions never change what is known already.
 
 import dataclasses
 import os
-import pathlib
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from lox_host.store import (
-    Path,
-    find_stores,
-    is_locked,
-    is_url,
-    open_session,
-    open_store,
-    url_of,
-)
+from lox_host.store import Path, find_stores, is_url, open_store
 from lox_host.view.columns import ROWS, TIME, Leaf, SessionColumns
 from lox_host.view.resumed import Piece, join
 from lox_host.view.series import Part, make_parts
-from lox_host.writer import Run
+from lox_host.view.session import REMOTE, ViewRun, ViewSession, flat_config
 
 # How many bytes the rows of all keys may take. Beyond that, the oldest ones are forgotten.
 BUDGET = 400 << 20
-REMOTE = 5.0  # seconds between two polls of object storage
 SEARCH = 1.0  # seconds between two searches for stores and sessions
-# A session without an end counts as running for this many seconds after its last change. A
-# process on another machine holds no lock that shows here.
-QUIET = 10.0
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ViewRun:
-    """A run in one session.
-
-    Attributes:
-        number: The number in the catalog.
-        uid: The name in links, which stays the same when the viewer is restarted.
-        session: The session.
-        run: The run as the store describes it.
-        config: The configuration, with names such as `outer.inner`.
-        earlier: The number of the run in the session that it resumes. None: it began here.
-        identity: A value that is the same for the same run in other sessions.
-    """
-
-    number: int
-    uid: str
-    session: "ViewSession"
-    run: Run
-    config: Mapping[str, Any]
-    earlier: int | None
-    identity: tuple[str, str, int]
-
-
-class ViewSession:
-    """A session of a store, and its columns.
-
-    Attributes:
-        store: The path of the store, as it was given.
-        name: The name of the session.
-        columns: The rows of the session.
-        numbers: The number of each run in the catalog, by its id.
-    """
-
-    def __init__(self, store: str, folder: pathlib.Path):
-        self.store, self.name = store, folder.name
-        self.columns = SessionColumns(folder)
-        self.numbers: dict[int, int] = {}
-        self._seen: tuple[int, int] | None = None
-        self._first_steps: Mapping[int, Mapping[str, float]] = {}
-        self._refreshed = 0.0
-
-    @property
-    def uid(self) -> str:
-        """The end of its name, which is unique in the store."""
-        return self.name[-8:]
-
-    def has_changed(self) -> bool:
-        """Return whether the journal has grown or was replaced since it was last read."""
-        if url_of(self.columns.folder.parent) is not None:
-            # Only a slow request to the object storage can tell, so ask now and then.
-            is_due = time.monotonic() - self._refreshed > REMOTE
-            self._refreshed = time.monotonic() if is_due else self._refreshed
-            return is_due
-        try:
-            info = (self.columns.folder / "journal").stat()
-        except OSError:
-            return False
-        seen, self._seen = self._seen, (info.st_ino, info.st_size)
-        return seen != self._seen
-
-    @property
-    def last_change(self) -> float:
-        try:
-            return (self.columns.folder / "journal").stat().st_mtime
-        except OSError:
-            return 0.0
-
-    def first_step(self, run: int, name: str) -> float:
-        """Return the first step of a run in this session, of any key."""
-        if run not in self._first_steps:
-            self._first_steps = open_session(self.columns.folder).first_steps
-        return self._first_steps.get(run, {}).get(name, np.inf)
-
-    def state(self) -> str:
-        """Return `finished`, `running`, or `crashed` if it stopped without an end."""
-        if self.columns.ended:
-            return "finished"
-        is_recent = time.time() - self.last_change < QUIET
-        if is_recent or is_locked(self.columns.folder / "journal"):
-            return "running"
-        return "crashed"
 
 
 class Catalog:
@@ -143,6 +46,7 @@ class Catalog:
         self.sessions: dict[tuple[str, str], ViewSession] = {}
         self.problems: dict[str, None] = {}
         self.version = 0
+        self._same: dict[tuple[str, str, int], list[ViewRun]] = {}
         self._lists: dict[str, int] = {}
         self._searched = -SEARCH
         self._used: dict[tuple[ViewSession, str], float] = {}
@@ -207,14 +111,11 @@ class Catalog:
                 earlier = self._earlier(session, identity) if run.resumed else None
                 found = ViewRun(number, uid, session, run, config, earlier, identity)
                 self.runs.append(found)
+                self._same.setdefault(identity, []).append(found)
 
     def _earlier(self, session: ViewSession, identity: tuple[str, str, int]) -> int | None:
         """Return the number of the run that a resumed run continues, or None."""
-        same = [
-            other
-            for other in self.runs
-            if other.identity == identity and other.session.name < session.name
-        ]
+        same = [r for r in self._same.get(identity, ()) if r.session.name < session.name]
         newest = max(same, key=lambda other: other.session.name, default=None)
         return None if newest is None else newest.number
 
@@ -339,15 +240,6 @@ def _has(columns: SessionColumns, leaves: list[Leaf], x: str) -> bool:
     if x == TIME:
         return columns.has_times(leaves)
     return x == ROWS or x in columns.steps(leaves)
-
-
-def flat_config(config: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the entries of a configuration by name, `outer.inner`."""
-    for name, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat_config(value, f"{outer}{name}.")
-        else:
-            yield f"{outer}{name}", value
 
 
 def _stores(path: str) -> list[str]:

@@ -11,13 +11,8 @@ and the step of each row are in other columns, which all keys of the group share
 While a session is being written, `refresh` reads the new lines of its journal. The next
 request for a key then reads only its columns in new frames.
 
-Most sessions hold one program under `vmap`, whose rows repeat the same runs over and over.
-The order of runs that repeats is their *tile*. A column of such rows is a matrix already:
-
-    runs    4 2 7 4 2 7 4 2 7         tile = 4 2 7
-    loss    a b c d e f g h i         matrix (rows, runs) = [a b c], [d e f], [g h i]
-
-For all other sessions, the rows have to be sorted by run.
+Most sessions hold one program under `vmap`, whose columns are matrices already (see
+`frame_columns.py`). For all other sessions, the rows have to be sorted by run.
 """
 
 import dataclasses
@@ -39,8 +34,8 @@ from lox_host.store import (
     Reader,
     StaleSession,
 )
-from lox_host.view.growing import GrowingArray, SharedColumn
-from lox_host.view.series import Part, float_type, follows, make_parts, tile_of, to_float
+from lox_host.view.frame_columns import FrameColumns, runs_of
+from lox_host.view.series import Part, make_parts, to_float
 from lox_host.writer import Run
 
 # Positions that are not steps: the number of a row in its run, and the seconds from the
@@ -66,23 +61,6 @@ class Leaf:
     examples: int = 1
 
 
-@dataclasses.dataclass
-class _Index:
-    """Which run each row of a group belongs to.
-
-    Attributes:
-        tile: The runs that repeat, `(runs,)`. None: no rows are read, or no order repeats.
-        rows: How many rows have been read.
-        frames: How many frames have been read.
-        is_regular: Whether all rows so far repeat the tile.
-    """
-
-    tile: np.ndarray | None = None
-    rows: int = 0
-    frames: int = 0
-    is_regular: bool = True
-
-
 class SessionColumns:
     """The columns of one session, as far as a page has asked for them.
 
@@ -106,31 +84,20 @@ class SessionColumns:
         self.ended = False
         self._tail, self._restarts = JournalTail(folder), -1
         self._lock = threading.RLock()
-        self._frames: dict[int, list[Frame]] = {}
-        self._files: FrameReader | None = None
-        self._clear()
-
-    def _clear(self) -> None:
-        """Forget all rows, because their files have been replaced."""
-        self._frames.clear()
-        self._indexes: dict[int, _Index] = {}
-        self._columns: dict[tuple[int, int], GrowingArray] = {}
-        self._read: dict[tuple[int, int], int] = {}
-        self._shared: dict[tuple[int, int], SharedColumn] = {}
+        self._columns = FrameColumns()
         self._parts: dict[tuple[str, str], tuple[int, list[Part]]] = {}
 
     @property
     def rows(self) -> int:
         """The number of rows of the longest group, for all runs together."""
-        sizes = (sum(f.rows for f in frames) for frames in self._frames.values())
+        sizes = (sum(f.rows for f in frames) for frames in self._columns.frames.values())
         return max(sizes, default=0)
 
     @property
     def nbytes(self) -> int:
         """How much memory the rows take, in bytes."""
-        columns = sum(column.nbytes for column in self._columns.values())
         # Parts that are views of a column take no memory.
-        return columns + sum(
+        return self._columns.nbytes + sum(
             part.values.nbytes + part.x.nbytes
             for _, parts in self._parts.values()
             for part in parts
@@ -143,16 +110,14 @@ class SessionColumns:
             new = self._tail.poll()
             is_replaced = self._tail.restarts != self._restarts
             if is_replaced:
-                self._clear()
+                # The files have been replaced, so forget all rows.
+                self._columns, self._parts = FrameColumns(), {}
                 self._restarts = self._tail.restarts
             before = len(self.runs), len(self.layouts), self.ended
             self.runs, self.layouts, self.ended = new.runs, new.layouts, new.ended
             self.environment = new.environment
-            self._files = new.frame_reader()
-            has_frames = False
-            for group, frames in new.frames.items():
-                self._frames.setdefault(group, []).extend(frames)
-                has_frames = has_frames or bool(frames)
+            self._columns.files = new.frame_reader()
+            has_frames = self._columns.add(new.frames)
             after = len(self.runs), len(self.layouts), self.ended
             return is_replaced or has_frames or before != after
 
@@ -162,7 +127,7 @@ class SessionColumns:
 
     def frames_of(self, group: int) -> list[Frame]:
         """Return the frames of a group, in the order of writing."""
-        return list(self._frames.get(group, ()))
+        return list(self._columns.frames_of(group))
 
     def leaves(self) -> dict[str, list[Leaf]]:
         """Return the real numbers that are logged, by name, in the order of logging."""
@@ -221,10 +186,10 @@ class SessionColumns:
         with self._lock, self.frame_reader() as files:
             for leaf in leaves:
                 time, missing = self.layouts[leaf.group].time, set(self.runs)
-                for frame in reversed(self._frames.get(leaf.group, [])):
+                for frame in reversed(self._columns.frames_of(leaf.group)):
                     if time is None or not missing:
                         break
-                    runs, times = _runs_of(files, frame), files.column(frame, time)
+                    runs, times = runs_of(files, frame), files.column(frame, time)
                     if runs is None or times is None:
                         continue
                     ids, rows = np.unique(runs[::-1], return_index=True)
@@ -251,7 +216,7 @@ class SessionColumns:
 
     def _cached_parts(self, name: str, step: str) -> list[Part]:
         leaves = self.leaves().get(name, [])
-        known = sum(len(self._frames.get(leaf.group, ())) for leaf in leaves)
+        known = sum(len(self._columns.frames_of(leaf.group)) for leaf in leaves)
         cached = self._parts.get((name, step))
         if cached is not None and cached[0] == known:
             return cached[1]
@@ -265,8 +230,7 @@ class SessionColumns:
         """Free the memory of a number. The next request for it reads it again."""
         with self._lock:
             for leaf in self.leaves().get(name, []):
-                self._columns.pop((leaf.group, leaf.column), None)
-                self._read.pop((leaf.group, leaf.column), None)
+                self._columns.forget(leaf.group, leaf.column)
             for key in [key for key in self._parts if key[0] == name]:
                 del self._parts[key]
 
@@ -275,10 +239,10 @@ class SessionColumns:
         if len(leaves) != 1 or leaves[0].valid is not None or leaves[0].examples > 1:
             return None
         [leaf] = leaves
-        tile = self._tile(leaf.group)
+        tile = self._columns.tile(leaf.group)
         if tile is None or not len(tile):
             return None
-        values = self._column(leaf.group, leaf.column)
+        values = self._columns.column(leaf.group, leaf.column)
         if values is None:
             return None
         # The last repetition may be incomplete: its first runs have one row more.
@@ -296,11 +260,11 @@ class SessionColumns:
         if step == ROWS:
             return np.arange(rows, dtype=np.float64)
         number = self._number_of(group, step)
-        shared = self._shared_positions(group, number, len(tile))
+        shared = self._columns.shared_positions(group, number, len(tile))
         starts = np.array([self.runs[id].start for id in tile.tolist()])
         if shared is not None and (step != TIME or np.ptp(starts) == 0):
             return shared - starts[0] if step == TIME else shared
-        column = self._column(group, number)
+        column = self._columns.column(group, number)
         if column is None:
             return None
         matrix = _as_matrix(column, len(tile)).astype(np.float64)
@@ -312,74 +276,14 @@ class SessionColumns:
         number = layout.time if step == TIME else layout.steps.get(step, ROW)
         return ROW if number is None else number
 
-    def _shared_positions(self, group: int, number: int, runs: int) -> np.ndarray | None:
-        """Return a step that is the same for all runs, `(rows,)`. None if it differs.
-
-        So the steps of a thousand runs take the memory of one.
-        """
-        known = self._shared.setdefault((group, number), SharedColumn())
-        assert self._files is not None
-        with self._files as files:
-            for frame in self._frames.get(group, [])[known.frames :]:
-                new = files.column(frame, number) if known.is_shared else None
-                if new is None or not known.add(new.astype(np.float64), runs):
-                    known.is_shared = False
-                    return None
-        return known.positions.array
-
-    def _tile(self, group: int) -> np.ndarray | None:
-        """Return the tile of a group, reading new frames only. None: it has no tile."""
-        index = self._indexes.setdefault(group, _Index())
-        assert self._files is not None
-        with self._files as files:
-            for frame in self._frames.get(group, [])[index.frames :]:
-                if not index.is_regular:
-                    break
-                runs = _runs_of(files, frame)
-                if runs is None:
-                    index.is_regular = False
-                    break
-                # Until the tile has repeated once, it may still grow.
-                if index.tile is None or index.rows < len(index.tile):
-                    runs = runs if index.tile is None else np.append(index.tile, runs)
-                    index.tile = tile_of(runs)
-                    index.is_regular = index.tile is not None
-                else:
-                    index.is_regular = follows(runs, index.tile, index.rows)
-                index.rows += frame.rows
-                index.frames += 1
-        return index.tile if index.is_regular else None
-
-    def _column(self, group: int, number: int) -> np.ndarray | None:
-        """Return a column of all frames, reading only new ones. None if it is damaged."""
-        frames = self._frames.get(group, [])
-        place = group, number
-        known = self._read.get(place, 0)
-        assert self._files is not None
-        with self._files as files:
-            for frame in frames[known:]:
-                new = files.column(frame, number)
-                if new is None:
-                    return None
-                column = self._columns.get(place)
-                if column is None:
-                    column = self._columns[place] = GrowingArray(float_type(new.dtype))
-                    column.reserve(sum(frame.rows for frame in frames))
-                column.append(new)
-                known += 1
-                self._read[place] = known
-        column = self._columns.get(place)
-        return np.zeros(0) if column is None else column.array
-
     def _sorted_parts(self, name: str, leaves: list[Leaf], step: str) -> list[Part]:
         """Return the rows of one number from all groups, sorted by run."""
         found: list[tuple[np.ndarray, ...]] = []
         lost = 0
-        assert self._files is not None
-        with self._files as files:
+        with self._columns.reader() as files:
             for leaf in leaves:
                 x = self._number_of(leaf.group, step)
-                for frame in self._frames.get(leaf.group, []):
+                for frame in self._columns.frames_of(leaf.group):
                     columns = [files.column(frame, i) for i in (RUN, ROW, x, leaf.column)]
                     whole = [column for column in columns if column is not None]
                     if len(whole) < len(columns):
@@ -428,12 +332,6 @@ def _repeated(column: np.ndarray, examples: int) -> np.ndarray:
     """Return a column with one row per example, repeated if it has no examples."""
     flat = column.reshape(len(column), -1)
     return np.broadcast_to(flat, (len(flat), examples)).reshape(-1)
-
-
-def _runs_of(files: FrameReader, frame: Frame) -> np.ndarray | None:
-    low, high = frame.runs
-    # If all rows are of one run, there is nothing to read.
-    return np.full(frame.rows, low) if low == high else files.column(frame, RUN)
 
 
 def _as_matrix(flat: np.ndarray, runs: int) -> np.ndarray:

@@ -24,6 +24,7 @@ from lox_host.view.aggregate import common_positions, extreme_rows, rows_in_span
 from lox_host.view.series import Part
 
 COLUMNS, ROWS = 300, 160  # the cells of an image
+SAMPLED = 20_000  # the number of values from which the axis of values is chosen
 LINES = 48  # the most runs to draw as lines; more become an image
 
 
@@ -73,7 +74,7 @@ def lines(parts: Sequence[Part], span: tuple[float, float], bins: int) -> list[L
                 x, y = x[order], y[order]
             first, after = rows_in_span(x, span)
             rows = first + extreme_rows(y[first:after], bins)
-            found.append(Line(run, x[rows], y[rows].astype(np.float32)))
+            found.append(Line(run, x[rows], y[rows]))
     return found
 
 
@@ -129,23 +130,23 @@ def envelope(
 def density(envelope: Envelope, y: tuple[float, float], rows: int = ROWS) -> np.ndarray:
     """Return how many runs pass through each cell, `(rows, columns)`, lowest row first."""
     low, high = y
-    scale = rows / (high - low) if high > low else 1.0
-    known = np.isfinite(envelope.low) & np.isfinite(envelope.high)
-    column, _ = np.nonzero(known)
-    with np.errstate(all="ignore"):
-        bottom = np.floor((envelope.low[known] - low) * scale)
-        top = np.floor((envelope.high[known] - low) * scale)
-    inside = (top >= 0) & (bottom < rows)
-    column = column[inside]
-    bottom = np.clip(bottom[inside], 0, rows - 1).astype(np.int64)
-    top = np.clip(top[inside], 0, rows - 1).astype(np.int64)
-    # Going up a column, add one at the cell where a run begins, and subtract one above the
-    # cell where it ends. A running sum then counts the runs in each cell.
+    # A value at the upper end, such as an accuracy of 1, belongs to the highest cell.
+    scale = rows * (1 - 1e-5) / (high - low) if high > low else 1.0
     columns = len(envelope.low)
-    size = (rows + 1) * columns
-    enters = np.bincount(bottom * columns + column, minlength=size)
-    leaves = np.bincount((top + 1) * columns + column, minlength=size)
-    return np.cumsum((enters - leaves).reshape(rows + 1, columns), axis=0)[:rows]
+    # Going up a column, add one at the cell where a run begins, and subtract one above the
+    # cell where it ends. A running sum then counts the runs in each cell. A run that lies
+    # above or below the image begins and ends at the same place, and so adds nothing.
+    with np.errstate(all="ignore"):
+        begin = np.clip((envelope.low - low) * scale, 0, rows)
+        end = np.clip((envelope.high - low) * scale + 1, 0, rows)
+    known = np.isfinite(envelope.low) & np.isfinite(envelope.high)
+    if not known.all():
+        begin, end = np.where(known, begin, rows), np.where(known, end, rows)
+    column = np.arange(columns)[:, None] * (rows + 1)
+    size = columns * (rows + 1)
+    enters = np.bincount((column + begin.astype(np.int32)).ravel(), minlength=size)
+    leaves = np.bincount((column + end.astype(np.int32)).ravel(), minlength=size)
+    return np.cumsum((enters - leaves).reshape(columns, rows + 1), axis=1)[:, :rows].T
 
 
 def marks(parts: Sequence[Part]) -> list[Mark]:
@@ -175,15 +176,26 @@ def value_range(
     One run that explodes would squeeze all others into a flat line. So values far outside
     of the middle 98 % are not shown until the user zooms out.
     """
-    lows, highs = low[np.isfinite(low)], high[np.isfinite(high)]
-    if not len(lows) or not len(highs):
+    lows, highs = _known(low), _known(high)
+    if not lows.size or not highs.size:
         return (0.0, 1.0), (0.0, 1.0)
     full = float(lows.min()), float(highs.max())
+    # For the quantiles, all runs in some of the columns are enough. This saves most of the
+    # time of a zoom.
+    every = -(-low.size // SAMPLED)
+    some = _known(low[::every]), _known(high[::every])
+    lows, highs = some if some[0].size and some[1].size else (lows, highs)
     near = float(np.quantile(lows, 0.01)), float(np.quantile(highs, 0.99))
     width = near[1] - near[0]
     if width <= 0 or full[1] - full[0] <= 4 * width:
         return full, full
     return (max(full[0], near[0] - width / 2), min(full[1], near[1] + width / 2)), full
+
+
+def _known(values: np.ndarray) -> np.ndarray:
+    """Return the finite values."""
+    finite = np.isfinite(values)
+    return values if finite.all() else values[finite]
 
 
 def _are_even(x: np.ndarray) -> bool:
@@ -199,7 +211,7 @@ def _by_rows(values: Sequence[np.ndarray], x: np.ndarray) -> Envelope:
     rows = len(x)
     if rows < 2:
         span = (float(x[0]), float(x[0])) if rows else (0.0, 1.0)
-        matrix = np.concatenate([v[:1].astype(np.float32) for v in values], axis=1)
+        matrix = np.concatenate([v[:1] for v in values], axis=1)
         return Envelope(span, matrix, matrix)
     size = -(-(rows - 1) // COLUMNS)
     columns = -(-(rows - 1) // size)
@@ -213,8 +225,8 @@ def _by_blocks(known: Blocks, x: np.ndarray, first: int, after: int) -> Envelope
     begin, end = first // BLOCK, min(len(known.low), -(-(after - 1) // BLOCK))
     size = -(-(end - begin) // COLUMNS)
     starts = np.arange(begin, end, size)
-    low = np.fmin.reduceat(known.low[:end], starts, axis=0)
-    high = np.fmax.reduceat(known.high[:end], starts, axis=0)
+    low = _joined(np.fmin, np.minimum, known.low[begin:end], size)
+    high = _joined(np.fmax, np.maximum, known.high[begin:end], size)
     step = (x[-1] - x[0]) / (len(x) - 1)
     edges = x[0] + step * BLOCK * np.array([begin, begin + size * len(starts)])
     return Envelope((float(edges[0]), float(edges[1])), low, high)
@@ -241,7 +253,7 @@ def _reduced(
         size: How many rows a bin has.
         columns: How many bins there are. Bins after the last row are NaN.
     """
-    result = np.full((columns, part.shape[1]), np.nan, np.float32)
+    result = np.full((columns, part.shape[1]), np.nan, part.dtype)
     whole = max(0, (len(part) - 1) // size)
     if whole:
         matrix = part[: whole * size].reshape(whole, size, -1)
@@ -254,6 +266,18 @@ def _reduced(
     if whole < columns and len(rest):
         result[whole] = ignoring.reduce(_finite(rest), axis=0)
     return result
+
+
+def _joined(ignoring: np.ufunc, plain: np.ufunc, rows: np.ndarray, size: int) -> np.ndarray:
+    """Reduce each `size` rows to one. The last ones may be fewer."""
+    whole = len(rows) // size * size
+    matrix = rows[:whole].reshape(-1, size, rows.shape[1])
+    result = plain.reduce(matrix, axis=1)
+    if np.isnan(result).any():
+        result = ignoring.reduce(matrix, axis=1)
+    if whole == len(rows):
+        return result
+    return np.concatenate([result, ignoring.reduce(rows[whole:], axis=0)[None]])
 
 
 def _finite(values: np.ndarray) -> np.ndarray:
@@ -270,7 +294,7 @@ def _by_positions(
     """Return the envelope of runs that do not share positions, run by run."""
     edges = np.linspace(*span, columns + 1)
     runs = sum(len(part.runs) for part in parts)
-    low, high = (np.full((columns, runs), np.nan, np.float32) for _ in range(2))
+    low, high = (np.full((columns, runs), np.nan) for _ in range(2))
     place = 0
     for part in parts:
         for column in range(len(part.runs)):

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from lox_host.view.catalog import ViewRun, ViewSession
-from lox_host.view.panel import Json
-from lox_host.view.selection import is_number
+from lox_host.view.groups import is_number
+from lox_host.view.panel_rows import Json
+from lox_host.view.session import ViewRun, ViewSession
+from lox_host.view.summary import is_better_low
 
 
 def brief(run: ViewRun) -> Json:
@@ -18,7 +19,7 @@ def brief(run: ViewRun) -> Json:
     config = {name: plain(value) for name, value in run.config.items()}
     return {
         "uid": run.uid,
-        "name": run.run.title,
+        "name": run.name,
         "session": run.session.uid,
         "config": config,
     }
@@ -60,6 +61,26 @@ def differing(runs: Sequence[ViewRun]) -> list[Json]:
             numeric = all(is_number(value) or value is None for value in values.values())
             found.append({"name": name, "values": len(values), "numeric": numeric})
     return found
+
+
+def in_sections(keys: Sequence[str]) -> list[Json]:
+    """Return keys in the order of their panels, with the section that each is in.
+
+    A section has the keys with the same first part of their names. Prefixes with one or two
+    keys stay together, since a line of panels for each would be mostly empty.
+    """
+    by_prefix: dict[str, list[str]] = {}
+    for key in keys:
+        prefix, slash, _ = key.partition("/")
+        by_prefix.setdefault(prefix if slash else "", []).append(key)
+    sections: dict[str, list[str]] = {}
+    for prefix, some in by_prefix.items():
+        sections.setdefault(prefix if len(some) > 2 else "", []).extend(some)
+    return [
+        {"name": key, "section": section, "low": is_better_low(key)}
+        for section, some in sections.items()
+        for key in some
+    ]
 
 
 def suggest_group(config: Sequence[Json], runs: Sequence[ViewRun]) -> str | None:

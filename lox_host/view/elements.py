@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lox_host.view.selection import Group
+from lox_host.view.groups import Group
 from lox_host.view.series import Part
 
 

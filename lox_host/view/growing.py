@@ -60,8 +60,16 @@ class SharedColumn:
         """Add the column of the next frame, and return whether all runs still share it."""
         # Take the rows of the tile's first run, and compare all others with them.
         first = -self.rows % runs
+        before = self.positions.array[-1:]
         self.positions.append(new[first::runs])
-        of_row = (np.arange(self.rows, self.rows + len(new))) // runs
         self.rows += len(new)
         self.frames += 1
-        return bool((self.positions.array[of_row] == new).all())
+        # The rest of a tile that began before, whole tiles, and a part of the next one.
+        whole = (len(new) - first) // runs * runs
+        head, tiles, tail = np.split(new, [first, max(first, first + whole)])
+        matrix = tiles.reshape(-1, runs)
+        return bool(
+            (head == before).all()
+            and (matrix == matrix[:, :1]).all()
+            and (tail == tail[:1]).all()
+        )

@@ -3,34 +3,21 @@
     rows of the key -> smoothed -> groups: centre and band -> JSON for the page
                                 -> up to 48 runs: lines, more: an image of their density
 
-`PanelRows` holds the part that stays the same while a user zooms and pans. `draw_panel`
-computes the part that depends on the visible span.
+`PanelRows` holds what stays the same while a user zooms and pans. `draw_panel` computes
+what depends on the visible span.
 """
 
 import base64
-import dataclasses
-import functools as ft
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from lox_host.display.bands import LEVEL, resamples
 from lox_host.view import density as drawing
-from lox_host.view.aggregate import (
-    Aggregate,
-    aggregate,
-    common_positions,
-    diverged_runs,
-    group_means,
-    smoothed,
-)
-from lox_host.view.bands import BANDS, CENTRES, LEVEL, resamples
-from lox_host.view.elements import as_elements
-from lox_host.view.selection import Group
+from lox_host.view.aggregate import Aggregate, common_positions
+from lox_host.view.panel_rows import Json, PanelOptions, PanelRows
 from lox_host.view.series import Part
-
-Json = dict[str, Any]
 
 CENTRE_NAMES = {"mean": "mean", "median": "median", "iqm": "interquartile mean"}
 BAND_NAMES = {
@@ -39,121 +26,6 @@ BAND_NAMES = {
     "range": "range",
     "none": "",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class PanelOptions:
-    """The options of a panel that a user can choose.
-
-    Attributes:
-        x: The name of a step, `row` or `time`.
-        centre: One of `CENTRES`.
-        band: One of `BANDS`.
-        smooth: How many rows to average, up to and including each row.
-        log_y: Whether the axis of values is logarithmic.
-        span: The visible positions.
-        full_range: Whether to show values far outside of the others, too.
-    """
-
-    x: str = "step"
-    centre: str = "mean"
-    band: str = "std"
-    smooth: int = 1
-    log_y: bool = False
-    span: tuple[float, float] = (-math.inf, math.inf)
-    full_range: bool = False
-
-    @classmethod
-    def of(cls, fields: Json) -> "PanelOptions":
-        """Return the options in a request of a page.
-
-        Raises:
-            ValueError: If an option does not exist.
-        """
-        options = cls(
-            x=str(fields.get("x", "step")),
-            centre=str(fields.get("centre", "mean")),
-            band=str(fields.get("band", "std")),
-            smooth=max(1, min(100_000, int(fields.get("smooth", 1)))),
-            log_y=bool(fields.get("logy", False)),
-            span=(_bound(fields.get("x0"), -math.inf), _bound(fields.get("x1"), math.inf)),
-            full_range=bool(fields.get("full", False)),
-        )
-        if options.centre not in CENTRES or options.band not in BANDS:
-            raise ValueError(
-                f"There is no {options.centre!r} with a band {options.band!r}."
-            )
-        return options
-
-
-def _bound(value: Any, otherwise: float) -> float:
-    return otherwise if value is None else float(value)
-
-
-class PanelRows:
-    """The rows of a panel, and what does not change while a user zooms and pans.
-
-    Args:
-        parts: The rows of all selected runs.
-        groups: The groups of runs to aggregate.
-        marks: Where runs first have non-finite values.
-        smooth: How many rows to average, up to and including each row.
-    """
-
-    def __init__(
-        self,
-        parts: Sequence[Part],
-        groups: Sequence[Group],
-        marks: Sequence[drawing.Mark],
-        smooth: int,
-    ):
-        self.raw = [part for part in parts if np.isfinite(part.x).any()]
-        self.groups, self.marks = groups, marks
-        self.runs = sum(len(part.runs) for part in self.raw)
-        self.elements = as_elements(self.raw, groups)
-        if self.elements is not None:
-            self.runs = len(np.unique(self.elements.runs))
-            self.raw, self.groups = self.elements.parts, self.elements.groups
-            self.marks = drawing.marks(self.raw)
-        self.parts = [smoothed(part, smooth) for part in self.raw]
-
-    def name(self, line: int) -> Json:
-        """Return the run of a line, and the element of the run if it has several."""
-        if self.elements is None:
-            return {"run": line}
-        run, example = self.elements.runs[line], self.elements.examples[line]
-        return {"run": int(run), "example": int(example)}
-
-    @property
-    def nbytes(self) -> int:
-        """How much memory this takes in addition to the rows of the session."""
-        own = [part.values for part in self.parts if part.values.base is None]
-        return sum(values.nbytes for values in own)
-
-    @ft.cached_property
-    def gone(self) -> np.ndarray:
-        """The runs that diverged, even if smoothing hides it."""
-        return diverged_runs(self.raw)
-
-    @ft.cached_property
-    def means(self) -> np.ndarray | None:
-        """The mean of each group at each row. None: the runs share no positions."""
-        shared = common_positions(self.parts)
-        if shared is None:
-            return None
-        alive = [group.runs[~np.isin(group.runs, self.gone)] for group in self.groups]
-        return group_means(self.parts, alive, len(shared))
-
-    @ft.cached_property
-    def blocks(self) -> drawing.Blocks | None:
-        return drawing.blocks(self.parts)
-
-    def aggregates(self, options: "PanelOptions") -> list[Aggregate]:
-        """Return the centre and the band of each group."""
-        members = [group.runs for group in self.groups]
-        choices = options.centre, options.band, options.span
-        known = {"gone": self.gone, "means": self.means}
-        return aggregate(self.parts, members, *choices, **known)
 
 
 def draw_panel(rows: PanelRows, options: PanelOptions) -> Json:
@@ -169,6 +41,7 @@ def draw_panel(rows: PanelRows, options: PanelOptions) -> Json:
     found["marks"] = [
         {**rows.name(mark.run), "x": mark.x, "y": number(mark.y), "end": mark.is_end}
         for mark in marks
+        if math.isfinite(mark.x)
     ]
     found["diverged"] = sum(mark["end"] for mark in found["marks"])
     found["rows"] = int(sum(part.lengths.sum() for part in raw))
@@ -205,6 +78,8 @@ def draw_panel(rows: PanelRows, options: PanelOptions) -> Json:
         found["density"] = _image(around, y, options.log_y)
     of_runs = "" if rows.elements is None else f" of {_count(rows.runs, 'run')}"
     found["note"] = _note(raw, aggregates, options, of_runs)
+    if options.log_y and bool((around.low <= 0).any()):
+        found["note"] = ", ".join(filter(None, [found["note"], "values ≤ 0 not shown"]))
     found["points"] = sum(len(result.x) for result in aggregates)
     return found
 
@@ -256,7 +131,7 @@ def _ranges(
 def _image(around: drawing.Envelope, y: tuple[float, float], log_y: bool) -> Json:
     if log_y:
         with np.errstate(all="ignore"):
-            floor = np.log10(np.maximum(around.low, np.float32(y[0] / 10)))
+            floor = np.log10(np.maximum(around.low, y[0] / 10))
             top = np.log10(np.where(around.high > 0, around.high, np.nan))
         around = drawing.Envelope(around.span, floor, top)
         counts = drawing.density(around, (math.log10(y[0]), math.log10(y[1])))
@@ -287,27 +162,32 @@ def _note(
             Empty: each line is a run.
     """
     runs = sum(len(part.runs) for part in parts)
-    noun = f"element{of_runs}" if of_runs else "run"
     gone = sum(result.diverged for result in aggregates)
+    noun = f"elements{of_runs}" if of_runs else "runs"
     said = []
-    if aggregates:
-        noun = f"elements{of_runs}" if of_runs else "runs"
+    if aggregates and gone == runs:
+        said.append(f"all {runs:,} {noun} diverged")
+    elif aggregates:
         counted = f"{runs - gone:,} of {runs:,} {noun}" if gone else f"{runs:,} {noun}"
-        band = BAND_NAMES.get(options.band)
-        if band is None:
-            largest = max(aggregates, key=lambda result: result.runs)
-            number = resamples((len(largest.x), largest.runs), options.centre)
-            band = f"{LEVEL:.0%} bootstrap CI ({number:,} resamples)"
-        said.append(f"{CENTRE_NAMES[options.centre]} {band}".strip() + f" of {counted}")
+        said.append(f"{_drawn(aggregates, options)} of {counted}")
+        said += [f"{gone:,} diverged"] if gone else []
     elif runs == 1:
-        said.append(f"1 {noun}")
-    if gone:
-        said.append(f"{gone:,} diverged")
+        said.append(f"1 element{of_runs}" if of_runs else "1 run")
     if options.smooth > 1:
         said.append(f"smoothed over {options.smooth:,} rows")
     if aggregates and common_positions(parts) is None:
         said.append("interpolated at common positions")
     return ", ".join(said)
+
+
+def _drawn(aggregates: Sequence[Aggregate], options: PanelOptions) -> str:
+    """Say what the line and the band are."""
+    band = BAND_NAMES.get(options.band)
+    if band is None:
+        largest = max(aggregates, key=lambda result: result.runs)
+        number = resamples((len(largest.x), largest.runs), options.centre)
+        band = f"{LEVEL:.0%} bootstrap CI ({number:,} resamples)"
+    return f"{CENTRE_NAMES[options.centre]} {band}".strip()
 
 
 def _count(number: int, noun: str) -> str:

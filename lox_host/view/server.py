@@ -30,6 +30,7 @@ import tornado.web
 
 from lox_host.view.export import export_html
 from lox_host.view.page import index_html, script, style
+from lox_host.view.panel_rows import Json
 from lox_host.view.viewer import Viewer
 
 PAUSE = 0.25  # seconds between two polls of the stores
@@ -88,6 +89,11 @@ class Server:
         query = "" if self.token is None else f"?token={self.token}"
         self.url = f"http://{shown}:{self.port}/{query}"
         self.threads = concurrent.futures.ThreadPoolExecutor(3, "lox-view")
+        # A page asks for all its panels at once. If they were computed together, the first
+        # would be done no sooner than the last. So they use half of the cores, and the
+        # browser the others.
+        cores = max(1, (os.cpu_count() or 1) // 2)
+        self.panels = concurrent.futures.ThreadPoolExecutor(cores, "lox-view-panels")
         self.listeners: set[asyncio.Event] = set()
 
     async def serve(self, stop: asyncio.Event | None = None) -> None:
@@ -104,14 +110,14 @@ class Server:
         http = tornado.httpserver.HTTPServer(app, max_body_size=BODY)
         http.add_socket(self._socket)
         look = asyncio.create_task(self._look())
-        asyncio.get_running_loop().run_in_executor(self.threads, self.viewer.prepare)
         try:
             await (stop or asyncio.Event()).wait()
         finally:
             look.cancel()
             http.stop()
             await http.close_all_connections()
-            self.threads.shutdown(wait=False, cancel_futures=True)
+            for threads in (self.threads, self.panels):
+                threads.shutdown(wait=False, cancel_futures=True)
 
     async def _look(self) -> None:
         """Poll for new rows, and wake up all pages when there are some."""
@@ -229,17 +235,20 @@ class _Api(_Handler):
 
     async def post(self, question: str) -> None:
         loop = asyncio.get_running_loop()
-        ask = loop.run_in_executor(self.server.threads, self._answer, question)
-        status, text = await ask
+        status, text = 400, '{"error":"A question is an object in JSON."}'
+        fields = _object(self.request.body)
+        if fields is not None:
+            viewer, threads = self.server.viewer, self.server.threads
+            if question == "panel" and not viewer.is_known(question, fields):
+                threads = self.server.panels
+            ask = loop.run_in_executor(threads, self._answer, question, fields)
+            status, text = await ask
         self.set_status(status)
         self.set_header("Content-Type", "application/json")
         self.finish(text)
 
-    def _answer(self, question: str) -> tuple[int, str]:
+    def _answer(self, question: str, fields: Json) -> tuple[int, str]:
         try:
-            fields = json.loads(self.request.body or b"{}")
-            if not isinstance(fields, dict):
-                raise ValueError("A question is an object.")
             found = self.server.viewer.answer(question, fields)
             return 200, json.dumps(found, separators=(",", ":"))
         except (LookupError, OSError, TypeError, ValueError) as error:
@@ -248,6 +257,15 @@ class _Api(_Handler):
         except Exception as error:
             traceback.print_exc(file=sys.stderr)
             return 500, json.dumps({"error": f"The viewer failed: {error!r}"})
+
+
+def _object(text: bytes) -> Json | None:
+    """Return the object that a request or an address has in JSON. None: it has none."""
+    try:
+        fields = json.loads(text or b"{}")
+    except (ValueError, RecursionError):
+        return None
+    return fields if isinstance(fields, dict) else None
 
 
 class _Events(_Handler):
@@ -276,7 +294,9 @@ class _Export(_Handler):
     """Sends the page as one file, in its current state."""
 
     async def get(self) -> None:
-        fields = json.loads(self.get_query_argument("state", "{}"))
+        fields = _object(self.get_query_argument("state", "{}").encode())
+        if fields is None:
+            raise tornado.web.HTTPError(400, reason="No such state")
         loop = asyncio.get_running_loop()
         html = await loop.run_in_executor(
             self.server.threads, export_html, self.server.viewer, fields
@@ -297,6 +317,7 @@ _NOTEBOOKS = "http://localhost:* http://127.0.0.1:* https://localhost:* vscode-w
 
 def serve_in_thread(viewer: Viewer) -> str:
     """Serve for a notebook while this process lives, and return the URL."""
+    viewer.prepare()
     server = Server(viewer, port=0, framed_by=_NOTEBOOKS)
     threading.Thread(target=run_server, args=[server], daemon=True).start()
     return server.url

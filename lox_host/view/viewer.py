@@ -1,46 +1,42 @@
 """Answer the requests of a page in JSON: overview, panels, table and single runs.
 
-A request has a name from `QUESTIONS`, and a dictionary of fields. These fields select runs:
-
-    {"sessions": ["ea91b33d"],            None: each run in its newest session
-     "where": "lr > 1e-3",                a filter
-     "brush": {"lr": [1e-3, 1e-2]},       ranges of config entries and last values
-     "picks": ["ea91b33d.7"]}             runs that the user has selected one by one
+A request has a name from `QUESTIONS`, and a dictionary of fields. Some of these select runs
+(see `selection.py`), others say how to draw a panel (see `panel_rows.py`).
 
 Answers are cached until the catalog changes. They hold names, keys and configs exactly as
 these are in the store, so a page must show them as text.
 """
 
+import contextlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from lox_host.reading import select_where
-from lox_host.store import Path, StoredRun
-from lox_host.view.catalog import Catalog, ViewRun
+from lox_host.store import Path
+from lox_host.view.catalog import Catalog
 from lox_host.view.columns import ROWS, TIME
 from lox_host.view.density import Mark, marks as find_marks
-from lox_host.view.describe import brief, describe_session, differing, suggest_group
-from lox_host.view.panel import (
-    Json,
-    PanelOptions,
-    PanelRows,
-    draw_panel,
-    nearest_run,
-    number,
+from lox_host.view.describe import (
+    brief,
+    describe_session,
+    differing,
+    in_sections,
+    suggest_group,
 )
+from lox_host.view.groups import Group
+from lox_host.view.panel import draw_panel, nearest_run, number
+from lox_host.view.panel_rows import Json, PanelOptions, PanelRows
 from lox_host.view.run_page import describe_run, media_rows
-from lox_host.view.selection import Group, group_runs, is_number
-from lox_host.view.summary import Summary, is_better_low, summarize
+from lox_host.view.selection import FIELDS, Selection
+from lox_host.view.session import ViewRun
 
 CACHED = 64  # the number of answers to keep
 CACHED_PANELS = 10  # the number of panels whose selected and smoothed rows to keep
 CACHED_BYTES = 96 << 20  # the memory that copies of these rows may take
-SELECTION = ("sessions", "where", "brush", "picks")
+FIRST_PANELS = 8  # the number of panels that a page shows when it opens
 # The fields that a page sends for a panel when it opens.
 FIRST_FIELDS: Json = {
     "x": "step",
@@ -59,9 +55,9 @@ class Viewer:
 
     def __init__(self, paths: Sequence[Path]):
         self.catalog = Catalog(paths)
+        self.selection = Selection(self.catalog)
         self._answers: OrderedDict[str, Json] = OrderedDict()
         self._panels: OrderedDict[str, PanelRows] = OrderedDict()
-        self._summaries: dict[str, tuple[int, Summary]] = {}
         self._marks: dict[tuple[str, str], tuple[int, list[Mark]]] = {}
         self._busy: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
@@ -76,7 +72,7 @@ class Viewer:
         if question not in QUESTIONS:
             raise LookupError(f"There is no question {question!r}.")
         version = self.catalog.version
-        place = json.dumps([question, version, fields], sort_keys=True)
+        place = _place(question, version, fields)
         with self._lock:
             busy = self._busy.setdefault(place, threading.Lock())
         # A second request for the same answer waits for the first one.
@@ -85,34 +81,46 @@ class Viewer:
                 if place in self._answers:
                     self._answers.move_to_end(place)
                     return self._answers[place]
-            found = {**QUESTIONS[question](self, fields), "version": version}
+            try:
+                found = {**QUESTIONS[question](self, fields), "version": version}
+            finally:
+                with self._lock:
+                    self._busy.pop(place, None)
             with self._lock:
-                self._busy.pop(place, None)
                 self._answers[place] = found
                 while len(self._answers) > CACHED:
                     self._answers.popitem(last=False)
         return found
 
-    def prepare(self, panels: int = 8) -> None:
-        """Compute the answers that a page needs first, before it asks."""
-        overview = self.answer("overview", {})
-        for key in overview["keys"][:panels]:
-            fields = {**FIRST_FIELDS, "key": key["name"], "group": overview["group"]}
-            self.answer("panel", fields)
+    def is_known(self, question: str, fields: Json) -> bool:
+        """Return whether an answer is in the cache."""
+        return _place(question, self.catalog.version, fields) in self._answers
+
+    def prepare(self) -> None:
+        """Begin to compute what a page asks for first, before it does, on a thread."""
+        threading.Thread(target=self._prepare, name="lox-view-first", daemon=True).start()
+
+    def _prepare(self) -> None:
+        # What cannot be read, the page says when it asks for it.
+        with contextlib.suppress(OSError):
+            overview = self.answer("overview", {})
+            for key in overview["keys"][:FIRST_PANELS]:
+                fields = {**FIRST_FIELDS, "key": key["name"], "group": overview["group"]}
+                self.answer("panel", fields)
 
     # -- The questions
 
     def overview(self, fields: Json) -> Json:
         """Return all sessions, all keys and steps, and the config entries that differ."""
         catalog = self.catalog
-        keys, steps = catalog.key_names(), catalog.step_names()
+        steps = catalog.step_names()
         newest = catalog.newest()
         config = differing([catalog.runs[i] for i in newest.tolist()])
         return {
             "paths": catalog.paths,
             "sessions": [describe_session(s) for s in catalog.sessions.values()],
             "problems": list(catalog.problems),
-            "keys": [{"name": key, "low": is_better_low(key)} for key in keys],
+            "keys": in_sections(catalog.key_names()),
             "x": [*steps, ROWS, *([TIME] if catalog.has_times() else [])],
             "config": config,
             "group": suggest_group(config, [catalog.runs[i] for i in newest.tolist()]),
@@ -133,7 +141,7 @@ class Viewer:
     def panel(self, fields: Json) -> Json:
         """Return the drawing of one key."""
         key, options = str(fields["key"]), PanelOptions.of(fields)
-        x = self._position(options.x, key)
+        x = self.selection.position(options.x, key)
         rows = self._panel_rows(key, x, options.smooth, fields)
         found = {"key": key, "x": x, **draw_panel(rows, options)}
         sessions = self.catalog.sessions.values()
@@ -145,18 +153,18 @@ class Viewer:
 
     def _panel_rows(self, key: str, x: str, smooth: int, fields: Json) -> PanelRows:
         """Return the rows of a panel, from the cache if only the zoom or band changed."""
-        which = {name: fields.get(name) for name in ("group", *SELECTION)}
+        which = {name: fields.get(name) for name in ("group", *FIELDS)}
         place = json.dumps([key, x, smooth, which, self.catalog.version], sort_keys=True)
         with self._lock:
             known = self._panels.get(place)
             if known is not None:
                 self._panels.move_to_end(place)
                 return known
-        runs = self.selected(fields)
+        runs = self.selection.selected(fields)
         chosen = set(runs.tolist())
         marks = [mark for mark in self._marks_of(key, x) if mark.run in chosen]
         # Group all runs, not only selected ones. So a filter changes no colours or ranges.
-        groups = self._groups(fields.get("group"), self._listed(fields))
+        groups = self.selection.groups(fields.get("group"), self.selection.listed(fields))
         groups = [Group(g.label, g.runs[np.isin(g.runs, runs)]) for g in groups]
         parts = self.catalog.parts(key, x, runs)
         found = PanelRows(parts, groups, marks, smooth)
@@ -182,7 +190,7 @@ class Viewer:
     def nearest(self, fields: Json) -> Json:
         """Return the run that is closest to a point of a panel."""
         key, options = str(fields["key"]), PanelOptions.of(fields)
-        x = self._position(options.x, key)
+        x = self.selection.position(options.x, key)
         rows = self._panel_rows(key, x, options.smooth, fields)
         at = float(fields["atx"]), float(fields["aty"])
         found = nearest_run(rows.parts, *at, is_log=options.log_y)
@@ -194,7 +202,7 @@ class Viewer:
         """Return the numbers of some keys for each run, selected or not."""
         columns = {}
         for key in fields.get("keys", ()):
-            summary = self.summary(str(key))
+            summary = self.selection.summary(str(key))
             columns[key] = {
                 name: [number(float(v)) for v in getattr(summary, name)]
                 for name in ("last", "low", "high", "mean", "first_nonfinite")
@@ -202,8 +210,8 @@ class Viewer:
             columns[key]["rows"] = summary.rows.tolist()
             columns[key]["rate"] = [number(rate) for rate in self._rates(key, summary.rows)]
         # Also list runs that are not picked, so that a user can pick them.
-        listed = self.selected({**fields, "picks": None}).tolist()
-        selected = self.selected(fields).tolist()
+        listed = self.selection.selected({**fields, "picks": None}).tolist()
+        selected = self.selection.selected(fields).tolist()
         return {"columns": columns, "selected": selected, "listed": listed}
 
     def _rates(self, key: str, rows: np.ndarray) -> list[float]:
@@ -219,15 +227,16 @@ class Viewer:
         return rates.tolist()
 
     def diverged(self, fields: Json) -> Json:
-        """Return how many runs end with a value that is not finite, by session."""
-        counts = {}
+        """Return the runs that end with a value that is not finite, and count them."""
+        counts, runs = {}, set[int]()
         for session in self.catalog.sessions.values():
             numbers, gone = set(session.numbers.values()), set[int]()
             for key in session.columns.suspects():
-                marks = self._marks_of(key, self._position("step", key))
+                marks = self._marks_of(key, self.selection.position("step", key))
                 gone.update(mark.run for mark in marks if mark.is_end)
             counts[session.uid] = len(gone & numbers)
-        return {"diverged": counts}
+            runs |= gone & numbers
+        return {"diverged": counts, "runs": sorted(runs)}
 
     def run(self, fields: Json) -> Json:
         """Return the config and the keys of one run."""
@@ -236,94 +245,6 @@ class Viewer:
     def media(self, fields: Json) -> Json:
         """Return rows of an array of one run: an image, a video, or a heat map."""
         return media_rows(self._find(str(fields["run"])), fields)
-
-    # -- Selecting runs
-
-    def selected(self, fields: Json) -> np.ndarray:
-        """Return the numbers of the runs that the fields of a request select."""
-        runs = self._listed(fields)
-        where = str(fields.get("where") or "").strip()
-        if where:
-            found = select_where(self._stored(runs), where)
-            runs = np.array([run.index for run in found], int)
-        for name, (low, high) in (fields.get("brush") or {}).items():
-            column = np.array([_float(v) for v in self._column(name, runs)])
-            runs = runs[(column >= low) & (column <= high)]
-        picks = fields.get("picks")
-        if picks:
-            chosen = {run.number for run in self.catalog.runs if run.uid in set(picks)}
-            runs = np.array([run for run in runs.tolist() if run in chosen], int)
-        return runs
-
-    def _listed(self, fields: Json) -> np.ndarray:
-        """Return the runs of the selected sessions, before any filter."""
-        sessions = fields.get("sessions")
-        if sessions is None:
-            return self.catalog.newest()
-        inside = [run for run in self.catalog.runs if run.session.uid in sessions]
-        return np.array([run.number for run in inside], int)
-
-    def _column(self, name: str, runs: np.ndarray) -> Sequence[Any]:
-        """Return a config entry of some runs, or the last value of a key."""
-        chosen = [self.catalog.runs[i] for i in runs.tolist()]
-        if any(name in run.config for run in chosen):
-            return [run.config.get(name) for run in chosen]
-        return self.summary(name).last[runs].tolist()
-
-    def _stored(self, runs: np.ndarray) -> list[StoredRun]:
-        """Return runs in the form that filters take, with their numbers in `index`."""
-        chosen = [self.catalog.runs[i] for i in runs.tolist()]
-        keys = self.catalog.key_names()
-        return [
-            StoredRun(
-                name=run.run.title,
-                key=run.run.key,
-                config=run.run.config,
-                start=run.run.start,
-                rows=0,
-                keys=tuple(keys),
-                session=run.session.name,
-                process=run.run.process,
-                launch=run.run.launch,
-                group=run.run.group,
-                tags=run.run.tags,
-                store=run.session.store,
-                state=run.session.state(),
-                last=_LastValues(self, keys, run.number),
-                index=run.number,
-            )
-            for run in chosen
-        ]
-
-    def summary(self, key: str) -> Summary:
-        """Return the summary of a key in all runs."""
-        version = self.catalog.version
-        known = self._summaries.get(key)
-        if known is None or known[0] != version:
-            everything = np.arange(len(self.catalog.runs))
-            parts = self.catalog.parts(key, self._position("step", key), everything)
-            known = version, summarize(parts, len(everything))
-            self._summaries[key] = known
-        return known[1]
-
-    def _groups(self, name: str | None, runs: np.ndarray) -> list[Group]:
-        if not name:
-            return [Group("all runs", runs)]
-        values = [self.catalog.runs[i].config.get(name) for i in runs.tolist()]
-        return group_runs(values, runs, str(name))
-
-    def _position(self, x: str, key: str) -> str:
-        """Return the requested position, or else the first step of the key, or rows."""
-        names: list[str] = []
-        for session in self.catalog.sessions.values():
-            leaves = session.columns.leaves().get(key)
-            if leaves:
-                names += session.columns.steps(leaves)
-                if x == TIME and session.columns.has_times(leaves):
-                    return TIME
-        if x in (ROWS, *names):
-            return x
-        return names[0] if names else ROWS
 
     def _find(self, uid: str) -> ViewRun:
         for run in self.catalog.runs:
@@ -344,23 +265,6 @@ QUESTIONS: dict[str, Callable[[Viewer, Json], Json]] = {
 }
 
 
-def _float(value: Any) -> float:
-    return float(value) if is_number(value) else float("nan")
-
-
-class _LastValues(Mapping[str, np.generic]):
-    """The last values of a run by key, computed only for keys that a filter uses."""
-
-    def __init__(self, viewer: Viewer, keys: Sequence[str], run: int):
-        self._viewer, self._keys, self._run = viewer, keys, run
-
-    def __getitem__(self, key: str) -> np.generic:
-        if key not in self._keys:
-            raise KeyError(key)
-        return self._viewer.summary(key).last[self._run]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._keys)
-
-    def __len__(self) -> int:
-        return len(self._keys)
+def _place(question: str, version: int, fields: Json) -> str:
+    """Return the place of an answer in the cache."""
+    return json.dumps([question, version, fields], sort_keys=True)

@@ -608,6 +608,30 @@ def test_a_backward_rule_may_run_a_program_that_was_traced_in_the_forward_pass()
     assert [float(logs["x"]) for logs in around] == [1, 2] * 2
 
 
+def test_second_derivatives_of_a_custom_vjp_in_a_loop_that_logs_a_constant():
+    @jax.custom_vjp
+    def shifted(v):
+        def each(u):
+            lox.log({"s": u.sum()}, step=3)
+            return u
+
+        return jax.vmap(each)(jnp.stack([v, v + 1])).mean(0)
+
+    shifted.defvjp(lambda v: (shifted(v), v), lambda v, g: (0.5 * g * jnp.cos(v),))
+
+    def fun(v):
+        return jax.lax.scan(lambda v, _: (shifted(v), None), v, None, 1)[0].sum()
+
+    slope = jax.grad(lambda v: jnp.tanh(jax.value_and_grad(fun)(v)[0]))
+    x = np.array([0.5, 0.7], np.float32)
+    # The derivative of tanh(sum(shifted(x))), with the backward rule of `shifted`.
+    by_hand = (1 - np.tanh(2 * 0.5 + x.sum()) ** 2) * 0.5 * np.cos(x)
+    for spooled in (lox.spool(slope), jax.jit(lox.spool(slope))):
+        out, logs = spooled(x)
+        assert np.allclose(out, by_hand)
+        assert np.allclose(logs["s"], [[x.sum(), x.sum() + 2]])
+
+
 def test_grad_of_nested_loops_in_a_custom_jvp():
     def plain(x):
         def inner(c, u):

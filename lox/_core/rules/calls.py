@@ -46,7 +46,7 @@ def _jitted(eqn: JaxprEqn) -> Callable:
 
 
 # By program, then by options. Entries go when JAX lets go of the program.
-_jits: weakref.WeakKeyDictionary[ClosedJaxpr, dict[equations.Options, Callable]]
+_jits: weakref.WeakKeyDictionary[ClosedJaxpr, dict[equations.JitOptions, Callable]]
 _jits = weakref.WeakKeyDictionary()
 
 

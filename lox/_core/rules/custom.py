@@ -23,7 +23,7 @@ form. That is the difficulty here, since a rule need not log what its function l
     in another form         the function is run once more, for this key only
     not at all              the key is a gap: it gets a mask, which is false under the rule
 
-`find_gaps` finds the gaps before the function is rebuilt, and `settle` does the rest when
+`find_gaps` finds the gaps before the function is rebuilt, and `run_rule` does the rest when
 JAX runs the rule, both in `custom_logs.py`.
 """
 
@@ -46,7 +46,7 @@ from lox._core.rules.custom_logs import (
     evaluate_separately,
     find_gaps,
     fit_each_example,
-    settle,
+    run_rule,
 )
 from lox._core.rules.registry import rule_for
 from lox._core.staging import Staged, stage_once
@@ -75,7 +75,7 @@ def custom_jvp(
     ) -> tuple[list, list]:
         inputs = [args[i] for i in live]
         outs, tangents = jax.jvp(function_of(eqn, args, live), inputs, tangents)
-        # Tangents of integers have the dtype float0, which no program can return.
+        # Tangents of integers are zeros of the dtype float0, which `jvp` below makes anew.
         return outs, [t for t in tangents if is_differentiable(t)]
 
     def itself(interpreter: Interpreter, args: list, tangents: list) -> Staged:
@@ -95,7 +95,7 @@ def custom_jvp(
         # Arguments that are not differentiated here have no tangent to give to the rule.
         live = _live(tangents[1:], lambda t: type(t) is not SymbolicZero)
         given = [tangents[1 + i] for i in live]
-        settled = settle(interpreter, gaps, ft.partial(rule, live), itself, args, given)
+        settled = run_rule(interpreter, gaps, ft.partial(rule, live), itself, args, given)
         (outs, moving), logs = settled
         # Logs carry no derivatives, so their tangents are zero.
         moving = iter(moving)
@@ -140,7 +140,7 @@ def custom_vjp(
         )
         perturbed = _live(args, lambda x: x.perturbed and is_differentiable(x.value))
         values = [x.value for x in args]
-        settled = settle(interpreter, gaps, ft.partial(rule, perturbed), itself, values)
+        settled = run_rule(interpreter, gaps, ft.partial(rule, perturbed), itself, values)
         (outs, pullback), logs = settled
         # The backward rule runs when this program has long ended, and its records belong to
         # the transformations around the derivative.
@@ -191,7 +191,7 @@ def _custom_vmap(
                 "outside it."
             )
         axes = tuple(0 if is_batched else None for is_batched in batched[1:])
-        settled = settle(
+        settled = run_rule(
             interpreter.with_handler(handler.batched(size)),
             gaps,
             ft.partial(rule, axes, size),

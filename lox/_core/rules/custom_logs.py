@@ -16,7 +16,7 @@ For example, the rule of `f` does not call `f`, but logs a key of its own:
                                      and `c` is passed on outwards
 
 `find_gaps` looks for gaps before the function is rebuilt. `evaluate_separately` runs the
-function and `settle` the rule, so that both return logs of one form.
+function and `run_rule` the rule, so that both return logs of one form.
 """
 
 import functools as ft
@@ -31,7 +31,7 @@ from lox._core import context as _context
 from lox._core.analysis import keys_in
 from lox._core.interpreter import Interpreter
 from lox._core.record import listed
-from lox._core.rules.loop_with_logs import collecting
+from lox._core.rules.loop_with_logs import collecting_only
 from lox._core.staging import Staged, trace
 from lox._jax.types import AnyArray, Program, PyTree
 from lox._rows.collected import Collected, Threaded, signature
@@ -102,7 +102,7 @@ def find_gaps(
         return frozenset()
 
 
-def settle(
+def run_rule(
     interpreter: Interpreter,
     gaps: Gaps,
     rule: Callable,
@@ -135,7 +135,7 @@ def settle(
         return rule(*args), _nothing(interpreter, gaps, itself, *args, fit=fit)
     traced = interpreter.trace(rule, *args)
     # Compare what both log. For this, any capacity of rings will do.
-    looking = collecting(interpreter, capacity=1)
+    looking = collecting_only(interpreter, capacity=1)
     expected = _logs_of(itself, looking, *args)
     found = looking.stage(traced.jaxpr, *traced.args).shape[1]
     found = jax.eval_shape(adapt, found)

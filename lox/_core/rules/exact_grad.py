@@ -216,16 +216,41 @@ def _inlined_call(bind: Callable, *args: AnyArray, **params: Any) -> list:
     return bind(*args, **params)
 
 
-@patches.implements("unused results under grad")
+@patches.implements("equations that wait under grad")
 def _kept_recipe(
-    original: Callable, trace: Trace, inputs: Sequence[Tracer], *args: object
+    original: Callable,
+    trace: Trace,
+    inputs: Sequence[Tracer],
+    outputs: Sequence[Tracer],
+    primitive: Primitive,
+    params: dict[str, Any],
+    *args: object,
 ) -> Any:
     """Keep an equation that logs, though nothing uses its results.
 
     JAX builds the part of a program that waits from its outputs. It keeps most equations
     with effects by a handle each, but makes none for a `cond` or a `custom_vjp`.
     """
-    recipe = original(trace, inputs, *args)
+    if "out_trees" in params and holds_records(params["call_jaxpr"]):
+        params = _with_residuals_behind_constants(params)
+    recipe = original(trace, inputs, outputs, primitive, params, *args)
     if holds_records(recipe):
         equations.keep_recipe(trace, inputs, recipe)
     return recipe
+
+
+def _with_residuals_behind_constants(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a `custom_vjp` call that has got constants in front.
+
+    What a call computes from constants alone is taken out of a loop, and its result becomes
+    another input, before the others. Residuals that are inputs are known by their position,
+    which JAX forgets to move, so that the backward rule gets a constant in their place. A
+    log in a `vmap` is often the only reason for such a constant.
+    """
+
+    def out_trees() -> tuple:
+        out_tree, res_tree, forwarded = params["out_trees"]()
+        moved = [i if i is None else i + params["num_consts"] for i in forwarded]
+        return out_tree, res_tree, moved
+
+    return {**params, "out_trees": out_trees}

@@ -33,7 +33,7 @@ from lox._core.interpreter import Interpreter
 from lox._core.staging import Staged, split, stage
 from lox._jax.types import Params
 from lox._rows.collected import Collected, Threaded
-from lox._rows.loop_carry import Gathering, State, choose
+from lox._rows.loop_carry import CarriedState, Gathering, choose
 from lox._rows.rows import Rows
 
 # `step(interpreter, carry, x)` returns the carry, the output and the logs.
@@ -54,7 +54,7 @@ class Body:
     prepare: Callable[[Interpreter], tuple[Step, Collected]]
 
 
-def scan(
+def scan_with_logs(
     interpreter: Interpreter,
     body: Body,
     init: list,
@@ -91,7 +91,7 @@ def scan(
     return carry, ys, gathering.finish(gathered, logs.replace(groups=rows), length)
 
 
-def repeat(
+def while_with_logs(
     interpreter: Interpreter,
     eqn: JaxprEqn,
     ask: Callable[[Interpreter, list, list], jax.Array],
@@ -120,18 +120,22 @@ def repeat(
     # The arrays of the interpreter that the loop does not carry are constants of the loop.
     extra, with_state = _apart_from(interpreter, gathering.threaded(start))
 
-    def running(extra: list, consts: list, carry: list, state: State) -> jax.Array:
+    def running(extra: list, consts: list, carry: list, state: CarriedState) -> jax.Array:
         return ask(with_state(extra, gathering.threaded(state)), consts, carry)
 
-    def run(extra: list, consts: list, carry: list, state: State) -> tuple[list, State]:
+    def run(
+        extra: list, consts: list, carry: list, state: CarriedState
+    ) -> tuple[list, CarriedState]:
         given = with_state(extra, gathering.threaded(state)), consts, carry
         carry, logs = step(*jax.tree.leaves(given))
         return carry, gathering.add(state, logs)[0]
 
-    def any_running(extra: list, consts: list, carry: list, state: State) -> jax.Array:
+    def any_running(
+        extra: list, consts: list, carry: list, state: CarriedState
+    ) -> jax.Array:
         return running(extra, consts, carry, state).any()
 
-    def run_some(extra: list, consts: list, carry: list, state: State):
+    def run_some(extra: list, consts: list, carry: list, state: CarriedState):
         some = running(extra, consts[0], carry, state)
         new_carry, new_state = run(extra, consts[1], carry, state)
         new_carry = [choose(some, x, y) for x, y in zip(new_carry, carry, strict=True)]
@@ -181,7 +185,7 @@ def _apart_from(
     return others, together
 
 
-def collecting(interpreter: Interpreter, capacity: int | None = None) -> Interpreter:
+def collecting_only(interpreter: Interpreter, capacity: int | None = None) -> Interpreter:
     """Return an interpreter that collects the same but delivers nothing."""
     return interpreter.with_handler(interpreter.handler.collecting(capacity))
 

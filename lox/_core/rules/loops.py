@@ -31,7 +31,13 @@ from jax.extend.core import JaxprEqn
 from jax.typing import ArrayLike
 
 from lox._core.interpreter import Interpreter
-from lox._core.rules.loop_with_logs import Body, Step, collecting, repeat, scan
+from lox._core.rules.loop_with_logs import (
+    Body,
+    Step,
+    collecting_only,
+    scan_with_logs,
+    while_with_logs,
+)
 from lox._core.rules.registry import rule_for
 from lox._core.staging import Staged, carry_predicate, split, stage
 from lox._jax import equations, sharding
@@ -65,13 +71,13 @@ def _scan(
         return step, staged.shape[1]
 
     def logs(capacity: int | None) -> Collected:
-        inside = collecting(interpreter, capacity)
+        inside = collecting_only(interpreter, capacity)
         return inside.stage_iteration(jaxpr, *form).shape[1]
 
     length = eqn.params["length"]
     rows = lambda: _most_rows(logs(None))  # noqa: E731
     size = interpreter.handler.chunk([jaxpr], rows, length) if length else None
-    run = scan if size is None else ft.partial(scan_in_chunks, size=size)
+    run = scan_with_logs if size is None else ft.partial(scan_in_chunks, size=size)
     # To know the form of the rows, any capacity of the rings inside will do.
     buffering = _buffering(interpreter, eqn, lambda: logs(1))
     inside, body = buffering or interpreter, Body(step, prepare)
@@ -95,11 +101,11 @@ def _while(
         return interpreter.stage(body, *consts, *carry)
 
     def logs(capacity: int | None) -> Collected:
-        return prepare(collecting(interpreter, capacity), body_consts, init).shape[1]
+        return prepare(collecting_only(interpreter, capacity), body_consts, init).shape[1]
 
     def logs_of_both() -> Collected:
         """Return what one iteration logs, in the predicate and in the body."""
-        inside = collecting(interpreter, 1)
+        inside = collecting_only(interpreter, 1)
         asked = inside.stage(cond, *cond_consts, *init).shape[1]
         return jax.eval_shape(Collected.joined, [asked, logs(1)])
 
@@ -112,7 +118,9 @@ def _while(
     size = interpreter.handler.chunk([cond, body], rows, None)
     predicate = interpreter.stage(cond, *cond_consts, *init)
     if size is None and not predicate.shape[1]:
-        return repeat(interpreter, eqn, ask, prepare, cond_consts, body_consts, init)
+        return while_with_logs(
+            interpreter, eqn, ask, prepare, cond_consts, body_consts, init
+        )
     # A predicate can have no outputs but its value. So it is evaluated before the loop and
     # at the end of the body, where its logs can be carried.
     (running,), first = predicate.run()
@@ -146,7 +154,9 @@ def scan_in_chunks(
 
     def chunk(size: int) -> Step:
         def step(interpreter: Interpreter, carry: list, xs: list):
-            carry, ys, logs = scan(collecting(interpreter), body, carry, xs, size, options)
+            carry, ys, logs = scan_with_logs(
+                collecting_only(interpreter), body, carry, xs, size, options
+            )
             return carry, ys, _delivered(interpreter, logs, size)
 
         return step
@@ -156,7 +166,9 @@ def scan_in_chunks(
         return lambda *args: staged(*jax.tree.leaves(args)), staged.shape[2]
 
     outer, unrolled_inside = Body(chunk(size), prepare), {**options, "unroll": 1}
-    carry, ys, logs = scan(interpreter, outer, init, blocks, number, unrolled_inside)
+    carry, ys, logs = scan_with_logs(
+        interpreter, outer, init, blocks, number, unrolled_inside
+    )
     # (number, size, ...) -> (number * size, ...)
     ys = [y.reshape(number * size, *y.shape[2:]) for y in ys]
     if not rest:
@@ -179,7 +191,7 @@ def repeat_in_chunks(
     """
     body = eqn.params["body_jaxpr"]
     consts, init = split(args, eqn.params["body_nconsts"])
-    logs = collecting(interpreter).stage(body, *args).shape[1]
+    logs = collecting_only(interpreter).stage(body, *args).shape[1]
     capacity = size * _most_rows(logs)
 
     def ask_inside(interpreter: Interpreter, _, carry: list) -> jax.Array:
@@ -193,15 +205,15 @@ def repeat_in_chunks(
 
     def step(interpreter: Interpreter, consts: list, carry: list):
         start = jnp.zeros(carry[0].shape, jnp.int32)
-        inner, init = collecting(interpreter, capacity), [start, *carry]
+        inner, init = collecting_only(interpreter, capacity), [start, *carry]
         prepare = ft.partial(stage, step_inside)
-        outs, logs = repeat(inner, eqn, ask_inside, prepare, [], consts, init)
+        outs, logs = while_with_logs(inner, eqn, ask_inside, prepare, [], consts, init)
         return outs[1:], _delivered(interpreter, logs, outs[0].max())
 
     def ask(interpreter: Interpreter, _, carry: list) -> jax.Array:
         return carry[0]
 
-    return repeat(interpreter, eqn, ask, ft.partial(stage, step), [], consts, init)
+    return while_with_logs(interpreter, eqn, ask, ft.partial(stage, step), [], consts, init)
 
 
 def _delivered(

@@ -30,7 +30,7 @@ from lox._logdict.logdict import logdict
 from lox._rows.collected import Collected
 from lox._rows.types import P, R
 from lox._stream.callbacks import awaited, start_callbacks
-from lox._stream.order_token import last_token
+from lox._stream.host_call_order import last_token
 from lox_host.interrupts import watch_signals
 from lox_host.store import absolute
 

@@ -18,9 +18,9 @@ import numpy as np
 from lox._inside.nan.find_region import Births
 from lox._inside.nan.look import NAN, Moment
 from lox._inside.nan.look_closer import Slots
-from lox._inside.nan.program_map import Path, ProgramMap
+from lox._inside.nan.program_map import EqnPath, ProgramMap
 
-Place = tuple[Path, int]
+EqnPlace = tuple[EqnPath, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,15 +39,15 @@ class Flags:
     slots: Slots
     flags: np.ndarray
 
-    def inputs(self, place: Place) -> np.ndarray:
+    def inputs(self, place: EqnPlace) -> np.ndarray:
         first, eqn = self.slots.first[place], self.program_map.eqn(place[1])
         return self.flags[first : first + len(eqn.invars)]
 
-    def outputs(self, place: Place) -> np.ndarray:
+    def outputs(self, place: EqnPlace) -> np.ndarray:
         first, eqn = self.slots.first[place], self.program_map.eqn(place[1])
         return self.flags[first + len(eqn.invars) :][: len(eqn.outvars)]
 
-    def first_birth(self, births: Births) -> Place | None:
+    def first_birth(self, births: Births) -> EqnPlace | None:
         """Return the first equation in which a NaN appears."""
         for place in self.slots.first:
             path, number = place
@@ -62,7 +62,7 @@ class Flags:
                 return place
         return None
 
-    def _is_dropped(self, path: Path, bad: int) -> bool:
+    def _is_dropped(self, path: EqnPath, bad: int) -> bool:
         """Return whether a function of JAX itself, on this path, returns nothing bad."""
         for i, number in enumerate(path):
             place, eqn = (path[:i], number), self.program_map.eqn(number)
@@ -70,7 +70,7 @@ class Flags:
                 return not _has(self.outputs(place), bad)
         return False
 
-    def first_use(self) -> Place | None:
+    def first_use(self) -> EqnPlace | None:
         """Return the first equation that computes a NaN from a constant that is NaN.
 
         Equations that only copy the constant, to another shape or type, do not count.

@@ -22,8 +22,17 @@ from jax.extend.core import Jaxpr, JaxprEqn, Var
 from lox._core.log import relog
 from lox._core.record import Delivery, Record
 from lox._inside.nan.lines import is_ignored
-from lox._inside.nan.look import INFINITE, NAN, Look, Read, State, flag, floats, may_be_bad
-from lox._inside.nan.program_map import Path, ProgramMap, is_float
+from lox._inside.nan.look import (
+    INFINITE,
+    NAN,
+    LookAtValues,
+    Read,
+    State,
+    flag,
+    floats,
+    may_be_bad,
+)
+from lox._inside.nan.program_map import EqnPath, ProgramMap, is_float
 from lox._jax.types import AnyArray, Atom, Code, Params
 from lox._rows.collected import Collected
 from lox._rows.rows import Where, static
@@ -46,7 +55,7 @@ class Births:
         """The flags that count."""
         return NAN | INFINITE if self.infinities else NAN
 
-    def counts(self, program_map: ProgramMap, path: Path, eqn: JaxprEqn) -> bool:
+    def counts(self, program_map: ProgramMap, path: EqnPath, eqn: JaxprEqn) -> bool:
         """Return whether a NaN that appears in this equation counts."""
         if not any(map(is_float, eqn.outvars)):
             return False
@@ -63,7 +72,7 @@ class Births:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class FindRegion(Look):
+class FindRegion(LookAtValues):
     """Find the first region and iteration in which a NaN appears.
 
     Attributes:

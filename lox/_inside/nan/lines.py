@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from jax.extend.core import JaxprEqn
 
-from lox._inside.nan.program_map import Path, ProgramMap
+from lox._inside.nan.program_map import EqnPath, ProgramMap
 from lox._jax import tracing
 from lox._jax.name_scopes import Level, levels_of
 
@@ -40,7 +40,7 @@ class Line:
         return f"{pathlib.Path(self.file).name}:{self.number}"
 
 
-def lines_of(program_map: ProgramMap, path: Path, eqn: JaxprEqn) -> list[Line]:
+def lines_of(program_map: ProgramMap, path: EqnPath, eqn: JaxprEqn) -> list[Line]:
     """Return the lines that made an equation, the innermost first.
 
     Equations of JAX's own functions have no line. For these, return the lines that call
@@ -59,7 +59,7 @@ def is_library(line: Line) -> bool:
 
 
 def is_ignored(
-    program_map: ProgramMap, path: Path, eqn: JaxprEqn, ignored: Sequence[str]
+    program_map: ProgramMap, path: EqnPath, eqn: JaxprEqn, ignored: Sequence[str]
 ) -> bool:
     """Return whether one of the lines that made an equation is in a list."""
     for line in lines_of(program_map, path, eqn):
@@ -69,13 +69,13 @@ def is_ignored(
     return False
 
 
-def scope_of(program_map: ProgramMap, path: Path, eqn: JaxprEqn) -> str:
+def scope_of(program_map: ProgramMap, path: EqnPath, eqn: JaxprEqn) -> str:
     """Return the name scopes around an equation, such as `block2/attention`."""
     names = [level.name for level in _levels(program_map, path, eqn) if level.is_scope]
     return "/".join(name for name in names if name not in _OF_JAX)
 
 
-def phase_of(program_map: ProgramMap, path: Path, eqn: JaxprEqn) -> str | None:
+def phase_of(program_map: ProgramMap, path: EqnPath, eqn: JaxprEqn) -> str | None:
     """Return the pass of a derivative that an equation belongs to, or None."""
     names = {level.name for level in _levels(program_map, path, eqn)}
     if "rematted_computation" in names:
@@ -85,7 +85,7 @@ def phase_of(program_map: ProgramMap, path: Path, eqn: JaxprEqn) -> str | None:
     return "forward pass" if "jvp" in names else None
 
 
-def _levels(program_map: ProgramMap, path: Path, eqn: JaxprEqn) -> list[Level]:
+def _levels(program_map: ProgramMap, path: EqnPath, eqn: JaxprEqn) -> list[Level]:
     """Return the scopes around an equation, and its transformations, outermost first."""
     around = [*map(program_map.eqn, path), eqn]
     return [level for eqn in around for level in levels_of(eqn)]

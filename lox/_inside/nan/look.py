@@ -1,4 +1,4 @@
-"""`Look`: a handler that looks at the values of a program, and counts iterations.
+"""`LookAtValues`: a handler that looks at the values of a program, and counts iterations.
 
 There are three such handlers. What they have seen is threaded state, which the rules carry
 through loops, calls and branches:
@@ -24,7 +24,7 @@ from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from lox._core.handler import Handler
 from lox._core.record import RECORD_EFFECTS, Record
-from lox._inside.nan.program_map import LOOPS, REGIONS, Path, ProgramMap, is_float
+from lox._inside.nan.program_map import LOOPS, REGIONS, EqnPath, ProgramMap, is_float
 from lox._jax import equations, sharding
 from lox._jax.sharding import Division
 from lox._jax.types import AnyArray, Atom, Code, PyTree
@@ -46,14 +46,14 @@ class Moment:
         device: The number of the device of a `shard_map`. None: there is no `shard_map`.
     """
 
-    region: Path
+    region: EqnPath
     iterations: tuple[int, ...]
     device: int | None
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Look(Handler):
+class LookAtValues(Handler):
     """Look at values, and count iterations.
 
     Attributes:
@@ -71,8 +71,8 @@ class Look(Handler):
     counters: tuple[jax.Array, ...] = dataclasses.field(default=(), kw_only=True)
     device: jax.Array | None = dataclasses.field(default=None, kw_only=True)
     program_map: ProgramMap = static()
-    path: Path = static(default=())
-    region: Path = static(default=())
+    path: EqnPath = static(default=())
+    region: EqnPath = static(default=())
 
     captures = True
 

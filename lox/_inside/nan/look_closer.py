@@ -21,15 +21,15 @@ import jax.numpy as jnp
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 from lox._core.record import Delivery, Record
-from lox._inside.nan.look import Look, Moment, Read, State, flag, floats, may_be_bad
-from lox._inside.nan.program_map import Path, ProgramMap
+from lox._inside.nan.look import LookAtValues, Moment, Read, State, flag, floats, may_be_bad
+from lox._inside.nan.program_map import EqnPath, ProgramMap
 from lox._jax import equations
 from lox._jax.types import AnyArray, Atom, Params
 from lox._rows.collected import Collected
 from lox._rows.rows import Where, static
 
 
-class _InOneIteration(Look):
+class _InOneIteration(LookAtValues):
     """Looks at values at one moment only. Drops records, as an earlier run logged them."""
 
     def handle(self, record: Record, where: Where) -> Collected:
@@ -100,10 +100,10 @@ class Slots:
     """The position of the flags of each equation. Compared by identity."""
 
     def __init__(self):
-        self.first: dict[tuple[Path, int], int] = {}
+        self.first: dict[tuple[EqnPath, int], int] = {}
         self._next = 0
 
-    def of(self, path: Path, number: int, eqn: JaxprEqn) -> int:
+    def of(self, path: EqnPath, number: int, eqn: JaxprEqn) -> int:
         if (path, number) not in self.first:
             self.first[path, number] = self._next
             self._next += len(eqn.invars) + len(eqn.outvars)
@@ -123,7 +123,7 @@ class KeepValues(_InOneIteration):
     """
 
     moment: Moment = static(kw_only=True)
-    wanted: tuple[tuple[Path, int], ...] = static(kw_only=True)
+    wanted: tuple[tuple[EqnPath, int], ...] = static(kw_only=True)
 
     @classmethod
     def of(cls, program_map: ProgramMap, moment: Moment, wanted: Sequence) -> "KeepValues":

@@ -20,7 +20,7 @@ from typing import cast
 from jax.core import ShapedArray
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
-from lox._inside.nan.program_map import CALLS, ELEMENTWISE, Path, ProgramMap
+from lox._inside.nan.program_map import CALLS, ELEMENTWISE, EqnPath, ProgramMap
 from lox._jax import equations
 from lox._jax.examples import EXAMPLE
 from lox._jax.types import Atom
@@ -28,13 +28,15 @@ from lox._jax.types import Atom
 # The most connected values to look at.
 _MOST = 64
 # The path of a program, the program, and a variable in it.
-_Place = tuple[Path, Jaxpr, Atom]
+_Place = tuple[EqnPath, Jaxpr, Atom]
 
 
-def example_axes(program_map: ProgramMap, path: Path, eqn: JaxprEqn, var: Var) -> list[int]:
+def example_axes(
+    program_map: ProgramMap, path: EqnPath, eqn: JaxprEqn, var: Var
+) -> list[int]:
     """Return the axes of an output of an equation that hold examples, the outer first."""
     waiting: list[_Place] = [(path, program_map.program(program_map.number(eqn)), var)]
-    seen: set[tuple[Path, Atom]] = set()
+    seen: set[tuple[EqnPath, Atom]] = set()
     axes: list[int] = []
     while waiting and len(seen) < _MOST:
         path, program, current = waiting.pop(0)
@@ -49,7 +51,7 @@ def example_axes(program_map: ProgramMap, path: Path, eqn: JaxprEqn, var: Var) -
 
 
 def _connected(
-    program_map: ProgramMap, path: Path, program: Jaxpr, var: Atom
+    program_map: ProgramMap, path: EqnPath, program: Jaxpr, var: Atom
 ) -> Iterator[_Place]:
     """Yield the values that one equation connects with a variable."""
     for eqn in program.eqns:

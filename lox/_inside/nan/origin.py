@@ -23,18 +23,18 @@ import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
 from lox._core.staging import split
-from lox._inside.nan.births import Flags, Place
+from lox._inside.nan.births import EqnPlace, Flags
 from lox._inside.nan.look import INFINITE, Moment
-from lox._inside.nan.program_map import CALLS, ELEMENTWISE, LOOPS, Path, ProgramMap
+from lox._inside.nan.program_map import CALLS, ELEMENTWISE, LOOPS, EqnPath, ProgramMap
 from lox._jax import equations
 from lox._jax.types import Atom
 
 # The most moments to look at.
 _MOST = 8
 # Pairs of an axis and a position along it.
-Index = tuple[tuple[int, int], ...]
+Positions = tuple[tuple[int, int], ...]
 # An equation, the iterations in which it runs, and the part of its output that is meant.
-_Maker = tuple[Place, tuple[int, ...], Index]
+_Maker = tuple[EqnPlace, tuple[int, ...], Positions]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +49,11 @@ class _Value:
         index: The positions along some of its axes, if only a part of it is meant.
     """
 
-    path: Path
+    path: EqnPath
     program: Jaxpr
     atom: Atom
     iterations: tuple[int, ...]
-    index: Index = ()
+    index: Positions = ()
 
 
 class OriginSearch:
@@ -69,7 +69,7 @@ class OriginSearch:
         self._look_at = look_at
         self._looked: dict[Moment, Flags] = {}
 
-    def run(self, flags: Flags, place: Place) -> tuple[Moment, Place] | None:
+    def run(self, flags: Flags, place: EqnPlace) -> tuple[Moment, EqnPlace] | None:
         """Return where the infinity that became a NaN appeared. None: unknown."""
         self._looked[flags.moment] = flags
         device, moment, index = flags.moment.device, flags.moment, ()
@@ -150,7 +150,7 @@ class OriginSearch:
         return self._maker(_Value(path, program, atom, iterations, index))
 
     def _in_a_branch(
-        self, eqn: JaxprEqn, position: int, path: Path, value: _Value
+        self, eqn: JaxprEqn, position: int, path: EqnPath, value: _Value
     ) -> _Maker | None:
         """Follow an output of a `cond` into the branch that was taken."""
         for branch in eqn.params["branches"]:
@@ -201,7 +201,7 @@ class OriginSearch:
         return dataclasses.replace(outside, index=index)
 
 
-def _index_before(eqn: JaxprEqn, index: Index) -> Index:
+def _index_before(eqn: JaxprEqn, index: Positions) -> Positions:
     """Return the part of the inputs from which a part of the output is computed."""
     name = equations.primitive_name(eqn)
     if name in ELEMENTWISE:

@@ -36,7 +36,7 @@ from lox._jax.examples import EXAMPLE
 from lox._jax.types import AnyArray, Atom
 
 # The numbers of the equations around a program, the outermost first.
-Path = tuple[int, ...]
+EqnPath = tuple[int, ...]
 
 LOOPS = "scan", "while"
 REGIONS = (*LOOPS, "shard_map")
@@ -106,7 +106,7 @@ class ProgramMap:
         self._numbers: dict[int, int] = {}
         self._eqns: list[JaxprEqn] = []
         self._programs: list[Jaxpr] = []
-        self._regions: list[Path] = []
+        self._regions: list[EqnPath] = []
         self._numbered: dict[int, Jaxpr] = {}
         self._known_stops: dict[int, list[int]] = {}
         self._depths: dict[int, int] = {}
@@ -153,24 +153,24 @@ class ProgramMap:
         """Return whether a program is the predicate of a `while`."""
         return id(program) in self._predicates
 
-    def loops(self, path: Path) -> list[JaxprEqn]:
+    def loops(self, path: EqnPath) -> list[JaxprEqn]:
         """Return the loops on a path, the outermost first."""
         around = map(self.eqn, path)
         return [eqn for eqn in around if equations.primitive_name(eqn) in LOOPS]
 
-    def region_of(self, path: Path) -> Path:
+    def region_of(self, path: EqnPath) -> EqnPath:
         """Return the region that a program belongs to."""
         while path and equations.primitive_name(self.eqn(path[-1])) not in REGIONS:
             path = path[:-1]
         return path
 
-    def region_number(self, region: Path) -> int:
+    def region_number(self, region: EqnPath) -> int:
         """Return a number for a region."""
         if region not in self._regions:
             self._regions.append(region)
         return self._regions.index(region)
 
-    def region(self, number: int) -> Path:
+    def region(self, number: int) -> EqnPath:
         return self._regions[number]
 
     def enters(self, eqn: JaxprEqn) -> bool:

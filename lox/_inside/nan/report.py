@@ -170,7 +170,6 @@ def describe(x: ArrayLike | None, index: Index | None = None) -> str:
         return form
     if x.dtype.kind not in "iufc" and x.dtype.name not in _SMALL_FLOATS:
         return form
-    # Of complex numbers, the absolute values; small floats have no `argmin` in NumPy.
     values = np.abs(x) if x.dtype.kind == "c" else x
     values = values.astype(np.float64) if x.dtype.name in _SMALL_FLOATS else values
     parts = [form]

@@ -24,20 +24,20 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 from jax.typing import ArrayLike
 
 from lox._core.interpreter import Interpreter
-from lox._inside.nan.births import Flags, Place
+from lox._inside.nan.births import EqnPlace, Flags
 from lox._inside.nan.find_region import Births, FindRegion
 from lox._inside.nan.lines import is_library, lines_of, phase_of, scope_of
-from lox._inside.nan.look import INFINITE, NAN, Look, Moment, State, flag
+from lox._inside.nan.look import INFINITE, NAN, LookAtValues, Moment, State, flag
 from lox._inside.nan.look_closer import KeepValues, LookAtRegion
 from lox._inside.nan.marks import example_axes
 from lox._inside.nan.origin import OriginSearch
-from lox._inside.nan.program_map import Path, ProgramMap, is_float
+from lox._inside.nan.program_map import EqnPath, ProgramMap, is_float
 from lox._inside.nan.report import Index, Loop, NanReport, find_culprit, is_inexact
 from lox._jax import equations, sharding, tracing
 from lox._jax.types import Atom
 
 # Takes the arguments of a program. Returns the flags of its outputs, and the final state.
-Run = Callable[..., tuple[int, State]]
+RunProgram = Callable[..., tuple[int, State]]
 
 
 class Searched:
@@ -51,9 +51,9 @@ class Searched:
     def __init__(self, jaxpr: ClosedJaxpr):
         self.jaxpr = jaxpr
         self.program_map = ProgramMap(jaxpr)
-        self._known_runs: dict[tuple[Births | None, bool], Run] = {}
+        self._known_runs: dict[tuple[Births | None, bool], RunProgram] = {}
 
-    def find_region(self, births: Births | None, *, is_first: bool) -> Run:
+    def find_region(self, births: Births | None, *, is_first: bool) -> RunProgram:
         """Return a run that finds the region of a NaN. It is compiled once."""
         key = births, is_first
         if key not in self._known_runs:
@@ -61,7 +61,7 @@ class Searched:
             self._known_runs[key] = self.run(handler)
         return self._known_runs[key]
 
-    def run(self, handler: Look) -> Run:
+    def run(self, handler: LookAtValues) -> RunProgram:
         """Return a function that runs the program with a handler.
 
         It returns the flags of the outputs, and what the handler has seen.
@@ -151,7 +151,9 @@ class Search:
         _, flags = self.program.run(handler)(*self.args)
         return Flags(self.program_map, moment, handler.slots, np.asarray(flags))
 
-    def _values(self, moment: Moment, wanted: Sequence[Place]) -> list[tuple[list, list]]:
+    def _values(
+        self, moment: Moment, wanted: Sequence[EqnPlace]
+    ) -> list[tuple[list, list]]:
         """Return the inputs and outputs of equations, at one moment."""
         handler = KeepValues.of(self.program_map, moment, wanted)
         _, kept = self.program.run(handler)(*self.args)
@@ -183,7 +185,7 @@ class Search:
         cause = self._report(*origin, first, infinities=True)
         return dataclasses.replace(cause, became=became)
 
-    def _values_of(self, wanted: Sequence[tuple[Moment, Place]]) -> list[list]:
+    def _values_of(self, wanted: Sequence[tuple[Moment, EqnPlace]]) -> list[list]:
         """Return the inputs and outputs of equations, in as few runs as possible."""
         (first, place), (second, other) = wanted
         if first == second:
@@ -192,7 +194,12 @@ class Search:
         return [self._values(first, [place]), self._values(second, [other])]
 
     def _report(
-        self, moment: Moment, place: Place, values: tuple[list, list], *, infinities: bool
+        self,
+        moment: Moment,
+        place: EqnPlace,
+        values: tuple[list, list],
+        *,
+        infinities: bool,
     ) -> NanReport:
         path, number = place
         eqn, (inputs, outputs) = self.program_map.eqn(number), values
@@ -216,7 +223,7 @@ class Search:
             eqn=eqn,
         )
 
-    def _loops(self, path: Path, moment: Moment) -> tuple[Loop, ...]:
+    def _loops(self, path: EqnPath, moment: Moment) -> tuple[Loop, ...]:
         loops, counts = [], iter(moment.iterations)
         for i, number in enumerate(path):
             eqn = self.program_map.eqn(number)
@@ -232,7 +239,7 @@ class Search:
 
     def _example(
         self,
-        path: Path,
+        path: EqnPath,
         eqn: JaxprEqn,
         outputs: Sequence[np.ndarray | None],
         index: Index | None,
@@ -247,7 +254,7 @@ class Search:
                 return numbers[0] if len(numbers) == 1 else numbers or None
         return None
 
-    def _device(self, path: Path, moment: Moment) -> dict[str, int] | None:
+    def _device(self, path: EqnPath, moment: Moment) -> dict[str, int] | None:
         if moment.device is None:
             return None
         around = map(self.program_map.eqn, path)

@@ -42,11 +42,11 @@ from lox._core.interpreter import Interpreter
 from lox._core.log import relog
 from lox._core.log_grad import bind_grad
 from lox._core.record import Record, log_effect
-from lox._inside.watching.options import Options
+from lox._inside.watching.options import WatchOptions
 from lox._inside.watching.places import (
     NOWHERE,
     Place,
-    Within,
+    ScopesAround,
     entries_in,
     holds_entries,
     inputs_of,
@@ -74,10 +74,10 @@ class Watch(Handler):
         is_inside: Whether the program is about to be differentiated, see `WatchInside`.
     """
 
-    options: Options = static()
+    options: WatchOptions = static()
     steps: dict[str, AnyArray] = dataclasses.field(default_factory=dict)
     counters: tuple[jax.Array, ...] = ()
-    within: Within = static(default=NOWHERE)
+    within: ScopesAround = static(default=NOWHERE)
     is_inside: bool = static(default=False)
 
     captures = True
@@ -197,7 +197,7 @@ class Watch(Handler):
 class DescribeGrad:
     """Turns the record of a cotangent into one of its statistics."""
 
-    options: Options
+    options: WatchOptions
 
     def __call__(self, record: Record) -> Record:
         ((key,), (cotangent,)) = record.keys, record.values
@@ -221,7 +221,7 @@ class WatchInside:
     turn out to be selected, and the handler of the outer program completes the records.
     """
 
-    options: Options
+    options: WatchOptions
 
     def __call__(self, fun: Callable, *args: PyTree) -> PyTree:
         selection = self.options.selection.anywhere()

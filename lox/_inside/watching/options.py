@@ -18,7 +18,7 @@ VALUES = ("in", "out", "grad")
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class WatchOptions:
     """What to watch, and how to describe it.
 
     Attributes:
@@ -43,7 +43,7 @@ class Options:
         stats: str | Iterable[str] | Mapping[str, Statistic],
         loops: str | Iterable[str],
         tags: str | Iterable[str],
-    ) -> "Options":
+    ) -> "WatchOptions":
         """Return the options that a user gave, or raise and say what is wrong."""
         return cls(
             selection=_selection(scopes),

@@ -38,11 +38,11 @@ from lox._jax import equations
 from lox._jax.name_scopes import Level, levels_of
 from lox._jax.types import Code, Program
 
-Kind = Literal["in", "out"]
+Direction = Literal["in", "out"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class ScopeEntry:
     """One entry into a scope, in one program.
 
     Attributes:
@@ -77,7 +77,7 @@ class Place:
 
     index: int
     name: str
-    kind: Kind
+    kind: Direction
     variables: tuple[Var, ...]
 
     def only(self, has: Callable[[Var], bool]) -> "Place":
@@ -86,7 +86,7 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class Within:
+class ScopesAround:
     """Which scopes are around a program.
 
     Attributes:
@@ -101,11 +101,11 @@ class Within:
     is_derivative: bool = False
     is_watched: bool = False
 
-    def inside(self, eqn: JaxprEqn) -> "Within":
+    def inside(self, eqn: JaxprEqn) -> "ScopesAround":
         """Return which scopes are around the programs that an equation holds."""
-        return self.at(levels_of(eqn))
+        return self.further_inside(levels_of(eqn))
 
-    def at(self, levels: Sequence[Level]) -> "Within":
+    def further_inside(self, levels: Sequence[Level]) -> "ScopesAround":
         """Return which scopes are around, further inside."""
         within = self
         for level in levels:
@@ -114,7 +114,7 @@ class Within:
             if level.is_scope:
                 path = (*path, level.name)
                 outside = outside if within.is_derivative else (*outside, level.name)
-            within = Within(
+            within = ScopesAround(
                 path,
                 outside,
                 within.is_derivative or level.is_derivative,
@@ -122,12 +122,12 @@ class Within:
             )
         return within
 
-    def entry(self, start: int, end: int, *names: str) -> Entry:
+    def entry(self, start: int, end: int, *names: str) -> ScopeEntry:
         path = (*self.path, *names)
-        return Entry(path, start, end, self.is_derivative, self.is_watched)
+        return ScopeEntry(path, start, end, self.is_derivative, self.is_watched)
 
 
-NOWHERE = Within()
+NOWHERE = ScopesAround()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +172,9 @@ def matches(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(f"/{name}", pattern) or fnmatch.fnmatchcase(name, pattern)
 
 
-def entries_in(program: Jaxpr, within: Within, selection: Selection) -> list[Entry]:
+def entries_in(
+    program: Jaxpr, within: ScopesAround, selection: Selection
+) -> list[ScopeEntry]:
     """Return the selected entries of a program, without those of programs inside it.
 
     Those of functions that were watched before JAX differentiated them are left out.
@@ -188,7 +190,7 @@ def entries_in(program: Jaxpr, within: Within, selection: Selection) -> list[Ent
     return [entry for entry in found if not entry.is_watched]
 
 
-def holds_entries(program: Code, within: Within, selection: Selection) -> bool:
+def holds_entries(program: Code, within: ScopesAround, selection: Selection) -> bool:
     """Return whether a program or an equation holds a selected entry, at any depth.
 
     For an equation, these are the entries in its programs.
@@ -207,12 +209,12 @@ def holds_entries(program: Code, within: Within, selection: Selection) -> bool:
     return known[within, selection]
 
 
-_known: weakref.WeakKeyDictionary[Jaxpr, dict[tuple[Within, Selection], bool]]
+_known: weakref.WeakKeyDictionary[Jaxpr, dict[tuple[ScopesAround, Selection], bool]]
 _known = weakref.WeakKeyDictionary()
 
 
-def names_in(
-    program: Program, within: Within = NOWHERE, *, derivatives: bool = False
+def scope_names(
+    program: Program, within: ScopesAround = NOWHERE, *, derivatives: bool = False
 ) -> list[str]:
     """Return the names of all scopes of a program, at any depth, each of them once.
 
@@ -232,7 +234,7 @@ def names_in(
                 if record.scope is not None:
                     names.add("/".join((*inside.outside, record.scope)))
             for inner in programs_in(eqn):
-                names.update(names_in(inner, inside, derivatives=derivatives))
+                names.update(scope_names(inner, inside, derivatives=derivatives))
     return sorted(names)
 
 
@@ -256,14 +258,14 @@ def programs_in(eqn: JaxprEqn) -> Iterator[Jaxpr]:
         yield from equations.jaxprs_in(eqn.params)
 
 
-def _entries(program: Jaxpr, within: Within) -> Iterator[Entry]:
+def _entries(program: Jaxpr, within: ScopesAround) -> Iterator[ScopeEntry]:
     """Yield all entries into scopes, in the order in which they end."""
     # The levels that are open, each with the index of its first equation.
     opened: list[tuple[Level, int]] = []
 
-    def close(depth: int, end: int) -> Iterator[Entry]:
+    def close(depth: int, end: int) -> Iterator[ScopeEntry]:
         while len(opened) > depth:
-            around = within.at([level for level, _ in opened])
+            around = within.further_inside([level for level, _ in opened])
             level, start = opened.pop()
             if level.is_scope:
                 yield around.entry(start, end)
@@ -286,12 +288,12 @@ def _entries(program: Jaxpr, within: Within) -> Iterator[Entry]:
     yield from close(0, len(program.eqns))
 
 
-def _single(i: int, eqn: JaxprEqn, within: Within, name: str) -> Entry:
+def _single(i: int, eqn: JaxprEqn, within: ScopesAround, name: str) -> ScopeEntry:
     """Return one equation as an entry of its own."""
     return within.inside(eqn).entry(i, i + 1, name)
 
 
-def inputs_of(program: Jaxpr, entry: Entry) -> tuple[Var, ...]:
+def inputs_of(program: Jaxpr, entry: ScopeEntry) -> tuple[Var, ...]:
     """Return what an entry reads and does not compute, in the order of reading."""
     computed: set[Var] = set()
     found: dict[Var, None] = {}  # a set that keeps its order
@@ -301,7 +303,9 @@ def inputs_of(program: Jaxpr, entry: Entry) -> tuple[Var, ...]:
     return tuple(found)
 
 
-def outputs_of(program: Jaxpr, entry: Entry, uses: Mapping[Var, float]) -> tuple[Var, ...]:
+def outputs_of(
+    program: Jaxpr, entry: ScopeEntry, uses: Mapping[Var, float]
+) -> tuple[Var, ...]:
     """Return what an entry computes and something after it reads; `uses`: `last_uses`."""
     computed = [v for eqn in program.eqns[entry.start : entry.end] for v in eqn.outvars]
     return tuple(v for v in computed if uses.get(v, -1) >= entry.end)

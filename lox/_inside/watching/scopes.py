@@ -18,12 +18,12 @@ from lox._core.record import log_p
 from lox._core.staging import trace
 from lox._inside.watching.handler import WatchInside
 from lox._inside.watching.module_scopes import open_module_scopes
-from lox._inside.watching.options import Options
+from lox._inside.watching.options import WatchOptions
 from lox._inside.watching.places import (
     EVERYTHING,
     NOWHERE,
-    Entry,
-    Within,
+    ScopeEntry,
+    ScopesAround,
     entries_in,
     outputs_of,
     programs_in,
@@ -77,7 +77,7 @@ def scopes(fun: Callable[P, Any]) -> Callable[P, "Scopes"]:
     return listed
 
 
-_VALUES = Options(
+_VALUES = WatchOptions(
     selection=EVERYTHING,
     values=("out",),
     stats=(("value", lambda x: x),),
@@ -150,7 +150,7 @@ def _summary(entries: list[Returned]) -> str:
     return "; ".join(f"{text} ({n} times)" if n > 1 else text for text, n in counts.items())
 
 
-def _found(program: Jaxpr, within: Within = NOWHERE, times: int | None = 1) -> Found:
+def _found(program: Jaxpr, within: ScopesAround = NOWHERE, times: int | None = 1) -> Found:
     """Return what leaves each scope, in the order in which scopes start."""
     found: Found = {}
     uses, starts = last_uses(program), _by_start(program, within)
@@ -171,9 +171,9 @@ def _found(program: Jaxpr, within: Within = NOWHERE, times: int | None = 1) -> F
     return found
 
 
-def _by_start(program: Jaxpr, within: Within) -> dict[int, list[Entry]]:
+def _by_start(program: Jaxpr, within: ScopesAround) -> dict[int, list[ScopeEntry]]:
     """Return the entries of a program by their first equation, outer scopes first."""
-    starts: dict[int, list[Entry]] = {}
+    starts: dict[int, list[ScopeEntry]] = {}
     entries = entries_in(program, within, EVERYTHING)
     # Of those that start together, the one that ends later is around the other.
     for entry in sorted(entries, key=lambda entry: (-entry.end, len(entry.path))):

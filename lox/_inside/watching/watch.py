@@ -26,8 +26,14 @@ from lox._core.options import frames_of_lox
 from lox._core.transform import transformed
 from lox._inside.watching.handler import Watch, WatchInside
 from lox._inside.watching.module_scopes import open_module_scopes
-from lox._inside.watching.options import Options, Statistic
-from lox._inside.watching.places import NOWHERE, Selection, holds_entries, matches, names_in
+from lox._inside.watching.options import Statistic, WatchOptions
+from lox._inside.watching.places import (
+    NOWHERE,
+    Selection,
+    holds_entries,
+    matches,
+    scope_names,
+)
 from lox._jax.types import AnyArray, PyTree
 from lox._rows.types import P, R
 
@@ -93,7 +99,7 @@ def watch(
         [2 1 0]
     """
     check_function("lox.watch", fun)
-    options = Options.of(scopes, values, stats, loops, tags)
+    options = WatchOptions.of(scopes, values, stats, loops, tags)
     if clash := sorted({*options.loops} & {*steps}):
         raise ValueError(
             f"The step {clash[0]!r} of `lox.watch` has the same name as the step that "
@@ -104,7 +110,7 @@ def watch(
 
 
 def _watched(
-    options: Options,
+    options: WatchOptions,
     steps: dict[str, AnyArray],
     fun: Callable,
     *args: PyTree,
@@ -130,7 +136,7 @@ def _warn_of_no_match(selection: Selection, program: Jaxpr) -> None:
         )
         text = "`scopes` of `lox.watch` selects no equation of the program."
     else:
-        names = names_in(program)
+        names = scope_names(program)
         unmatched = [
             pattern
             for pattern in selection.patterns
@@ -138,7 +144,7 @@ def _warn_of_no_match(selection: Selection, program: Jaxpr) -> None:
         ]
         is_found = not unmatched
         # In a training step, all scopes may be in a derivative.
-        listed = names or names_in(program, derivatives=True)
+        listed = names or scope_names(program, derivatives=True)
         text = (
             f"`scopes` {unmatched} of `lox.watch` match nothing. The program has the "
             f"scopes {', '.join(map(repr, listed))}."

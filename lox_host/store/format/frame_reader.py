@@ -69,6 +69,7 @@ class FrameReader:
         for frame in frames:
             if not frame.is_segment or is_file(self._session / frame.file):
                 continue
+            # Whether any of the wanted runs is between the lowest and the highest id.
             first, after = np.searchsorted(runs, [frame.runs[0], frame.runs[1] + 1])
             own = self._layouts[frame.group].keys
             if first < after and (keys is None or not own.keys().isdisjoint(keys)):
@@ -97,6 +98,7 @@ class FrameReader:
         columns = {key: {*layout.shared, *layout.keys[key].columns} for key in wanted}
         read = {i: self.column(frame, i) for i in set().union(*columns.values()) - {RUN}}
         arrays = {i: array for i, array in {RUN: ids, **read}.items() if array is not None}
+        # A key is whole if none of its columns, nor those of the steps, is damaged.
         whole = [key for key in wanted if columns[key] <= arrays.keys()]
         self.lost.update({key: frame.rows for key in wanted if key not in whole})
         if not whole:

@@ -110,6 +110,7 @@ class Frame(NamedTuple):
             return
         for extent, bits in zip(self.columns, layout.bits, strict=True):
             check(is_count(extent.offset) and is_count(extent.size))
+            # Booleans take one bit each, rounded up to whole bytes at the end.
             check(extent.size == -(-self.rows * bits // 8))
             check(self.start <= extent.offset and extent.offset + extent.size <= self.end)
 
@@ -173,6 +174,7 @@ def read_column(file: int, extent: Extent, column: Column, rows: int) -> np.ndar
     if len(data) != extent.size or zlib.crc32(data) != extent.checksum:
         return None
     dtype = dtype_named(column.dtype)
+    # Stored, a dtype may be another one, with more axes: an empty array shows which.
     plain = to_stored(np.zeros((0, *column.shape), dtype))
     shape = rows, *plain.shape[1:]
     if plain.dtype == bool:
@@ -241,6 +243,7 @@ def _arrow_array(types: Sequence[tuple[Any, int]], rows: int, buffer: np.ndarray
     (inner, size), *lists = types
     if not buffer.size:
         return na.c_array_from_buffers(inner, rows, [])
+    # No mask of nulls (None), then the numbers; each axis wraps them in lists once more.
     array = na.c_array_from_buffers(inner, rows * size, [None, buffer])
     for kind, size in lists:
         array = na.c_array_from_buffers(kind, rows * size, [None], children=[array])

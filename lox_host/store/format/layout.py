@@ -107,6 +107,7 @@ class Layout:
             *(f"{key}@valid" for key in valid),
             *(f"@{name}@valid" for name in masks),
         ]
+        # `flatten` leaves out the row numbers, which only the session knows.
         _, (runs, *others) = flatten(block)
         arrays = [runs, np.zeros(0, np.int64), *others]
         columns = (
@@ -149,6 +150,7 @@ class Layout:
             # A row is no larger than a file can be, and has no more axes than NumPy allows.
             check(math.prod(column.shape) * dtype.itemsize < 2**62)
             check(len(column.shape) < 32 and max(column.shape, default=0) < 2**62)
+        # The run and the number of the row.
         first = [(column.dtype, column.shape) for column in self.columns[:2]]
         check(first == [("int32", ()), ("int64", ())])
         for number in self.steps.values():
@@ -170,6 +172,7 @@ class Layout:
         check(leaves and all(len(leaf.shape) >= form.batch for leaf in leaves))
         for number, impl in form.keys:
             check(is_count(number) and number < len(leaves) and isinstance(impl, str))
+        # All arrays of a value have the same axes of examples in front.
         examples = leaves[0].shape[: form.batch]
         check(all(leaf.shape[: form.batch] == examples for leaf in leaves))
         if key.valid is not None:

@@ -66,6 +66,7 @@ def families(layouts: Mapping[int, Layout]) -> dict[int, int]:
         layout = layouts[group]
         kinds = [(column.dtype, column.shape) for column in layout.columns]
         own = dict(zip(parquet_names(layout), kinds, strict=True))
+        # A family takes a layout if the columns that both have are of the same type.
         fits = [all(known.get(n, own[n]) == own[n] for n in own) for known in types]
         if True not in fits:
             types.append({})
@@ -102,6 +103,7 @@ def encode_segment(
     with pq.ParquetWriter(out, schema, **_options(schema)) as writer:
         for columns in tables:
             rows = len(columns["row"])
+            # One row group per group of keys; columns of other groups are null.
             filled = [columns.get(n, pa.nulls(rows, kind)) for n, kind in fields.items()]
             writer.write_table(pa.table(filled, schema), row_group_size=max(rows, 1))
         writer.add_key_value_metadata({METADATA: lines})
@@ -185,6 +187,7 @@ def _options(schema: "pa.Schema") -> dict[str, Any]:
 
 def _names_of(ids: np.ndarray, run_names: Mapping[int, str]) -> "pa.Array":
     pa = pyarrow()
+    # Each name once, and then its number for each row: there may be millions of rows.
     unique, inverse = np.unique(ids, return_inverse=True)
     names = pa.array([run_names.get(id) for id in unique.tolist()], pa.string())
     return names.take(pa.array(inverse.reshape(-1)))
@@ -208,6 +211,7 @@ def _from_arrow(chunks: "pa.ChunkedArray", rows: int, column: Column) -> np.ndar
         values = values.flatten()
     dtype = dtype_named(column.dtype)
     plain = to_stored(np.zeros((0, *column.shape), dtype))
+    # lox writes no nulls into the columns of a group: this is not what was written.
     if values.null_count:
         return None
     array = values.to_numpy(zero_copy_only=False).astype(plain.dtype, copy=False)

@@ -8,6 +8,12 @@ const frozen = embedded ? JSON.parse(embedded.textContent) : null;
 
 // ---- Elements ------------------------------------------------------------------------------
 
+// Characters that change how others are shown, or show nothing: controls, and those that turn
+// the direction of text around.
+const CONTROLS = /[\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+const visible = (text) => text.replace(CONTROLS, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+const asText = (child) => (typeof child === "string" ? visible(child) : child);
+
 function h(tag, attributes, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes || {})) {
@@ -17,12 +23,25 @@ function h(tag, attributes, ...children) {
     else if (name in element && name !== "list") element[name] = value;
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined).map(asText));
   return element;
 }
 
 function replace(element, ...children) {
-  element.replaceChildren(...children.flat().filter((c) => c !== null && c !== undefined));
+  const shown = children.flat().filter((child) => child !== null && child !== undefined);
+  keepFocus(element, () => element.replaceChildren(...shown.map(asText)));
+}
+
+// Change what is in an element. What has the same name after that keeps the focus, so that
+// somebody without a pointer need not begin again.
+function keepFocus(element, act) {
+  const nameOf = (other) => other.dataset.focus || other.id;
+  const active = document.activeElement;
+  const name = element !== active && element.contains(active) ? nameOf(active) : "";
+  act();
+  if (!name) return;
+  const named = [...element.querySelectorAll("[data-focus], [id]")];
+  named.find((other) => nameOf(other) === name)?.focus({ preventScroll: true });
 }
 
 // ---- Arrays and numbers --------------------------------------------------------------------
@@ -48,7 +67,7 @@ function digits(value, precision = 4) {
   if (value === 0) return "0";
   const size = Math.abs(value);
   if (Number.isInteger(value) && size < 1e7) return value.toLocaleString("en-US");
-  if (size >= 1e5 || size < 1e-3) {
+  if (size >= 1e5 || size < 1e-4) {
     return value.toExponential(precision - 1).replace(/\.?0*e\+?/, "e");
   }
   return Number(value.toPrecision(precision)).toString();
@@ -82,10 +101,13 @@ const DEFAULTS = {
 };
 const state = { ...DEFAULTS };
 
-function readState() {
+// In a notebook, the page is the text of a frame and has no address. A link would leave it.
+const isInside = location.protocol === "about:";
+
+function readState(link = location.hash) {
   Object.assign(state, structuredClone(DEFAULTS));
   const given = frozen ? { ...frozen.state } : {};
-  const hash = new URLSearchParams(location.hash.slice(1));
+  const hash = new URLSearchParams(link.slice(1));
   for (const [name, text] of hash) {
     if (!(name in DEFAULTS)) continue;
     if (typeof DEFAULTS[name] === "string") { given[name] = text; continue; }
@@ -109,7 +131,7 @@ function link(changes) {
 // Change the state, and tell the page what has changed.
 function change(changes, { push = false } = {}) {
   Object.assign(state, changes);
-  history[push ? "pushState" : "replaceState"](null, "", link({}));
+  if (!isInside) history[push ? "pushState" : "replaceState"](null, "", link({}));
   render(new Set(Object.keys(changes)));
 }
 
@@ -158,7 +180,12 @@ const stats = { bytes: 0 };
 
 function askFrozen(question, fields) {
   const { answers } = frozen;
-  if (question === "panel") return structuredClone(answers.panels[fields.key]);
+  if (question === "panel") {
+    const grouped = answers.groupings[fields.group ?? ""] ?? Object.values(answers.groupings)[0];
+    const panel = structuredClone({ ...answers.panels[fields.key], ...grouped[fields.key] });
+    panel.lines.forEach((line, i) => { line.group = panel.line_groups[i]; });
+    return panel;
+  }
   if (question === "table") {
     const columns = {};
     for (const key of fields.keys) {

@@ -24,12 +24,14 @@ function curveControls() {
     option.of = name;
     const items = options.map(([value, text]) => option(value, text));
     const onchange = (event) => change({ [name]: event.target.value });
-    const disabled = Boolean(frozen);
+    const disabled = Boolean(frozen) && name !== "group";
     return h("label", {}, label, h("select", { name, onchange, disabled }, items));
   };
   const check = (name, label, disabled) => h("label", { class: "check" },
     h("input", { type: "checkbox", name, checked: state[name], disabled, onchange: (e) => change({ [name]: e.target.checked }) }), label);
-  const config = overview.config.map((entry) => [entry.name, `${entry.name} (${entry.values})`]);
+  const { groupings } = frozen?.answers ?? {};
+  const config = overview.config.filter((entry) => !groupings || entry.name in groupings)
+    .map((entry) => [entry.name, `${entry.name} (${entry.values})`]);
   const auto = overview.group ? [["auto", `${overview.group} (auto)`]] : [["auto", "nothing"]];
   return [
     select("x", "x", overview.x.map((name) => [name, name])),
@@ -73,16 +75,12 @@ function layoutPanels(body) {
   for (const key of shownKeys()) watcher.observe(panelOf(key).element);
 }
 
-// The keys by the first part of their names. Prefixes with one or two keys stay together, as
-// a line of panels for each would be mostly empty.
+// The keys by the sections that the server has put them into.
 function keySections(keys) {
-  const prefixOf = (key) => (key.includes("/") ? key.slice(0, key.indexOf("/")) : "");
-  const all = new Map();
-  for (const key of keys) all.set(prefixOf(key), [...(all.get(prefixOf(key)) || []), key]);
+  const shown = new Set(keys);
   const sections = new Map();
-  for (const [prefix, some] of all) {
-    const name = some.length > 2 ? prefix : "";
-    sections.set(name, [...(sections.get(name) || []), ...some]);
+  for (const { name, section } of overview.keys) {
+    if (shown.has(name)) sections.set(section, [...(sections.get(section) || []), name]);
   }
   return sections;
 }

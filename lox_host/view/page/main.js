@@ -7,7 +7,7 @@ const VIEWS = {
 // Changes of these ask the server for other data.
 const DATA = ["x", "centre", "band", "group", "smooth", "logy", "full", "where", "brush", "picks", "sessions"];
 const main = document.getElementById("main");
-const page = { view: "", problem: "" };
+const page = { view: "", problem: "", counts: 0 };
 
 function topBar() {
   const tab = (name) => h("a", {
@@ -62,19 +62,36 @@ function whereHint() {
   return parts.join(" and ") || "lr > 1e-3 and return > 400";
 }
 
+// How many runs are selected, and which of them diverged.
 async function showCount() {
   const note = document.getElementById("count");
+  const asked = ++page.counts; // only the last question counts
   try {
     const { selected } = await ask("table", { keys: [], ...selection() });
+    if (asked !== page.counts) return;
     const total = overview.newest.length;
     note.classList.remove("error");
     const older = overview.runs.length - total;
-    note.textContent = (selected.length === total ? count(total, "run") : `${selected.length.toLocaleString("en-US")} of ${count(total, "run")}`) +
+    const text = (selected.length === total ? count(total, "run") : `${selected.length.toLocaleString("en-US")} of ${count(total, "run")}`) +
       (older && !state.sessions ? `, ${count(older, "older session")} of them not shown` : "");
+    replace(note, text);
+    if (!selected.length) return;
+    const gone = new Set((await ask("diverged")).runs);
+    if (asked !== page.counts) return;
+    replace(note, text, divergedNote(selected.filter((run) => gone.has(run))));
   } catch (error) {
     note.textContent = error.message;
     note.classList.add("error");
   }
+}
+
+function divergedNote(gone) {
+  if (!gone.length) return ", none diverged";
+  const picks = gone.map((run) => runAt(run).uid);
+  return [", ", frozen ? `${gone.length} diverged` : h("button", {
+    class: "small bad", id: "show-diverged", title: "Select the runs that end with a value that is not finite",
+    onclick: () => change({ picks }, { push: true }),
+  }, `${gone.length.toLocaleString("en-US")} diverged`)];
 }
 
 // Show the state. `changed` says what is new; without it, everything is.
@@ -156,12 +173,18 @@ async function news(version) {
   if (known) Object.assign(overview, rest);
   else overview = await ask("overview");
   topBar();
+  showCountSoon();
   if (!known) { curves.panels.forEach((panel) => { panel.stale = true; }); render(); return; }
   for (const panel of curves.panels.values()) if (state.view === "curves") panel.grow(); else panel.stale = true;
   if (state.view === "table") refreshTable();
   if (state.view === "sweep") refreshSweep();
   if (state.view === "overview") overviewView(main);
   if (state.view === "run") for (const panel of runPage.panels) panel.grow();
+}
+
+// While rows arrive several times a second, count the diverged runs now and then.
+function showCountSoon() {
+  page.timer ??= setTimeout(() => { page.timer = null; showCount(); }, 1500);
 }
 
 function listenForNews() {
@@ -195,6 +218,15 @@ function shortcuts(event) {
   else if (number >= 1 && number <= names.length) change({ view: names[number - 1] }, { push: true });
 }
 
+// Follow a link of ours without an address.
+function followInside(event) {
+  const anchor = event.target.closest?.("a[href^='#']");
+  if (!anchor || anchor.className === "skip") return;
+  event.preventDefault();
+  readState(anchor.getAttribute("href"));
+  render();
+}
+
 async function begin() {
   applyTheme(firstTheme());
   readState();
@@ -209,6 +241,8 @@ async function begin() {
   window.addEventListener("hashchange", () => { readState(); render(); });
   window.addEventListener("popstate", () => { readState(); render(); });
   window.addEventListener("keydown", shortcuts);
+  if (isInside) document.addEventListener("click", followInside);
+  document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
   document.addEventListener("drawn", showLegend);
   let resizing = 0;
   window.addEventListener("resize", () => { clearTimeout(resizing); resizing = setTimeout(redraw, 80); });

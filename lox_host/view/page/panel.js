@@ -164,9 +164,11 @@ class CurvePanel {
   drawLines() {
     const { data, plot } = this;
     const isFaint = data.groups.length > 0;
+    // The more lines there are, the fainter they are, or the means would drown in them.
+    const alpha = isFaint ? Math.min(0.35, 3.5 / data.lines.length) : 1;
     for (const line of data.lines) {
       const colour = this.palette[line.group] ?? css("--dim");
-      plot.line(line.x, line.y, { colour, width: isFaint ? 0.8 : 1.5, alpha: isFaint ? 0.35 : 1 });
+      plot.line(line.x, line.y, { colour, width: isFaint ? 0.8 : 1.5, alpha });
     }
   }
 

@@ -4,7 +4,10 @@ const sweep = {};
 
 function resultKey() {
   const names = overview.keys.map((key) => key.name);
-  return names.includes(state.result) ? state.result : names[0];
+  if (names.includes(state.result)) return state.result;
+  // Guess what the runs are trained for.
+  const like = (words) => names.find((name) => words.test(name));
+  return like(/return|reward|score|accuracy/i) ?? like(/loss|error/i) ?? names[0];
 }
 
 function isLowBetter() {
@@ -86,9 +89,35 @@ function showEnds(runs, result) {
     return h("li", {}, h("a", { href: link({ view: "run", run: runAt(run).uid }) }, runAt(run).name),
       h("b", {}, digits(result(run))), h("small", {}, config));
   };
-  replace(sweep.ends,
-    h("section", {}, h("h3", {}, "Best"), h("ol", {}, all.slice(0, 5).map(item))),
-    h("section", {}, h("h3", {}, "Worst", h("small", {}, " of those with a finite value")), h("ol", {}, all.slice(-5).reverse().map(item))));
+  replace(sweep.ends, groupSummary(runs, result),
+    h("section", { id: "best-runs" }, h("h3", {}, "Best runs"), h("ol", {}, all.slice(0, 5).map(item))),
+    h("section", { id: "worst-runs" }, h("h3", {}, "Worst runs", h("small", {}, " of those with a finite value")), h("ol", {}, all.slice(-5).reverse().map(item))));
+}
+
+// The results of each value of the config entry that panels are grouped by, the best first.
+function groupSummary(runs, result) {
+  const name = groupBy();
+  if (!name) return null;
+  const groups = new Map();
+  for (const run of runs) {
+    const value = showValue(runAt(run).config[name]);
+    groups.set(value, [...(groups.get(value) || []), run]);
+  }
+  const sign = isLowBetter() ? 1 : -1;
+  const rows = [...groups].map(([value, some]) => {
+    const known = some.map(result).filter((v) => v !== null);
+    const mean = known.reduce((a, b) => a + b, 0) / known.length;
+    const std = Math.sqrt(known.reduce((a, b) => a + (b - mean) ** 2, 0) / known.length);
+    return { value, runs: some.length, gone: some.length - known.length, mean, std };
+  });
+  // A group without any finite result is the worst.
+  rows.sort((a, b) => Number.isNaN(a.mean) - Number.isNaN(b.mean) || sign * (a.mean - b.mean));
+  const item = ({ value, runs: number, gone, mean, std }) => h("li", {}, `${name} ${value}`,
+    h("b", {}, Number.isNaN(mean) ? "–" : `${digits(mean)} ± ${digits(std, 2)}`),
+    h("small", {}, count(number, "run")), gone ? h("small", { class: "bad" }, `, ${gone} not finite`) : null);
+  const shown = rows.slice(0, 10);
+  const more = rows.length > shown.length ? h("p", { class: "note" }, `and ${rows.length - shown.length} more`) : null;
+  return h("section", { id: "by-group" }, h("h3", {}, `By ${name}`, h("small", {}, " mean ± std over runs, best first")), h("ol", {}, shown.map(item)), more);
 }
 
 const showValue = (value) => (typeof value === "number" ? digits(value) : String(value ?? "–"));

@@ -129,7 +129,7 @@ function drawTable() {
     const arrow = state.sort === id ? (state.down ? " ↓" : " ↑") : "";
     const sorted = state.sort === id ? (state.down ? "descending" : "ascending") : "none";
     return h("th", { class: kind, scope: "col", "aria-sort": sorted },
-      h("button", { onclick: sortBy(id), title }, title + arrow));
+      h("button", { onclick: sortBy(id), title, "data-focus": id }, title + arrow));
   };
   const all = h("input", {
     type: "checkbox", "aria-label": "Select all runs", checked: false,
@@ -139,11 +139,13 @@ function drawTable() {
   const grid = h("table", {}, h("thead", {}, h("tr", {}, h("th", { class: "pick" }, all), head("name", "run", "name"),
     columns.map((column) => head(column.id, column.title, column.kind)))), table.body);
   const top = scroll.scrollTop;
-  replace(scroll, grid);
-  scroll.scrollTop = top;
   table.drawn = columns;
   table.from = table.to = -1;
-  fillRows(scroll);
+  keepFocus(scroll, () => {
+    replace(scroll, grid);
+    scroll.scrollTop = top;
+    fillRows(scroll);
+  });
 }
 
 // Only the rows that can be seen are elements; the others are room above and below.
@@ -162,10 +164,13 @@ function fillRows(scroll) {
 function tableRow(number, columns) {
   const run = runAt(number);
   const isPicked = state.picks.includes(run.uid);
-  const pick = () => change({ picks: isPicked ? state.picks.filter((uid) => uid !== run.uid) : [...state.picks, run.uid] });
+  const pick = (event) => {
+    const others = state.picks.filter((uid) => uid !== run.uid);
+    change({ picks: event.target.checked ? [...others, run.uid] : others });
+  };
   const bad = firstNonfinite(number) !== null;
   return h("tr", { class: bad ? "diverged" : "" },
-    h("td", { class: "pick" }, h("input", { type: "checkbox", checked: isPicked, onchange: pick, "aria-label": `Select ${run.name}` })),
+    h("td", { class: "pick" }, h("input", { type: "checkbox", checked: isPicked, onchange: pick, "data-focus": run.uid, "aria-label": `Select ${run.name}` })),
     h("td", { class: "name" }, h("a", { href: link({ view: "run", run: run.uid }) }, run.name)),
     columns.map((column) => {
       const value = column.value(number);

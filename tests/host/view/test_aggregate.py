@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from lox_host.display.bands import iqm, quantile
 from lox_host.view.aggregate import aggregate, extreme_rows, smoothed
-from lox_host.view.bands import interquartile_mean, quantile
 from lox_host.view.density import blocks, density, envelope, lines, marks, value_range
-from lox_host.view.selection import group_runs
+from lox_host.view.groups import group_runs
+from lox_host.view.growing import SharedColumn
 from lox_host.view.series import Part, follows, make_parts, tile_of
 from lox_host.view.summary import summarize
 
@@ -32,9 +33,8 @@ def by_hand(columns, centre):
         return sum(values) / len(values)
     if centre == "median":
         return np.median(values)
-    # Each value counts four times, so that quartiles fall between values.
-    fourfold = np.repeat(values, 4)
-    return fourfold[len(values) : 3 * len(values)].mean()
+    cut = len(values) // 4
+    return np.mean(values[cut : len(values) - cut])
 
 
 @pytest.mark.parametrize("centre", ["mean", "median", "iqm"])
@@ -174,6 +174,21 @@ def test_one_run_without_bounds_does_not_hide_the_others():
     assert full[1] == pytest.approx(1e9)
 
 
+def test_runs_at_the_upper_end_of_the_axis_are_in_the_image():
+    part = part_of(np.concatenate([np.zeros((1, 3)), np.ones((9, 3))]))
+    counts = density(envelope([part], (-np.inf, np.inf)), (0.0, 1.0), rows=4)
+    assert counts[-1].tolist() == [3] * 9
+    assert counts[0].tolist() == [3] + [0] * 8
+
+
+def test_values_beyond_single_precision_are_drawn():
+    part = part_of(np.full((20, 60), 1e300))
+    around = envelope([part], (-np.inf, np.inf))
+    assert value_range(around.low, around.high)[1] == (1e300, 1e300)
+    assert density(around, (0.0, 2e300)).max() == 60
+    assert lines([part], (-np.inf, np.inf), 300)[0].y[0] == 1e300
+
+
 def test_quantiles_ignore_what_is_not_finite():
     values = rng.normal(size=(6, 9))
     values[1, :3] = np.nan, np.inf, -np.inf
@@ -183,7 +198,7 @@ def test_quantiles_ignore_what_is_not_finite():
         finite = values[1][np.isfinite(values[1])]
         assert found[1] == pytest.approx(np.quantile(finite, share))
         assert np.isnan(found[2])
-    assert interquartile_mean(values[:1])[0] == pytest.approx(by_hand(values[0], "iqm"))
+    assert iqm(values[:1])[0] == pytest.approx(by_hand(values[0], "iqm"))
 
 
 def test_parts_of_very_different_lengths_do_not_share_a_matrix():
@@ -255,3 +270,18 @@ def test_blocks_hold_what_rows_do():
             rows = values[start : round(start + width) + 1]
             np.testing.assert_array_equal(found.low[column], np.nanmin(rows, 0))
             np.testing.assert_array_equal(found.high[column], np.nanmax(rows, 0))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7])
+def test_steps_that_all_runs_share_are_kept_once(size):
+    steps = np.repeat(np.arange(8), 3)  # of three runs
+    column = SharedColumn()
+    frames = np.split(steps, range(size, len(steps), size))
+    assert all(column.add(frame, 3) for frame in frames)
+    assert column.positions.array.tolist() == list(range(8))
+    for place in range(len(steps)):
+        other = steps.copy()
+        other[place] += 1
+        column = SharedColumn()
+        frames = np.split(other, range(size, len(steps), size))
+        assert not all(column.add(frame, 3) for frame in frames)

@@ -1,5 +1,6 @@
 """The page in a real browser: what it shows is what NumPy says of the stores."""
 
+import html
 import json
 
 import numpy as np
@@ -200,6 +201,31 @@ def test_the_table_sorts_and_selects(page):
     assert drawn["runs"] == 2
 
 
+def test_the_page_says_which_runs_diverged_and_which_group_is_best(page):
+    wait_for(page, "document.querySelector('#show-diverged') !== null")
+    assert page.inner_text("#count") == "64 runs, 1 diverged"
+    page.click("#show-diverged")
+    wait_for(page, "lox.state.picks.length === 1 && lox.panel('return')?.runs === 1")
+    assert (
+        page.evaluate("lox.overview.runs.findIndex(r => r.uid === lox.state.picks[0])") == 5
+    )
+    page.keyboard.press("Escape")
+    page.fill("#where", "seed != 5")
+    page.keyboard.press("Enter")
+    text = "63 of 64 runs, none diverged"
+    wait_for(page, f"document.querySelector('#count').innerText === '{text}'")
+    page.fill("#where", "")
+    page.keyboard.press("Enter")
+    page.click("#tab-sweep")
+    wait_for(page, "document.querySelectorAll('#by-group li').length === 3")
+    last = VALUES["return"][-1].astype(float)
+    means = [np.nanmean(last[group(i)]) for i in range(3)]
+    shown = page.locator("#by-group li").all_inner_texts()
+    for text, place in zip(shown, np.argsort(means)[::-1], strict=True):
+        assert text.startswith(f"lr {LRS[place]:g}{means[place]:.4g}")
+        assert ("1 not finite" in text) == (5 in group(place))
+
+
 def test_a_diverged_run_is_marked_in_the_table(browser, server):
     page = open_page(browser, server.url, "view=table&where=seed+%3D%3D+5")
     wait_for(page, "document.querySelectorAll('tr.diverged').length === 1")
@@ -210,11 +236,11 @@ def test_a_diverged_run_is_marked_in_the_table(browser, server):
 
 def test_the_sweep_brushes_and_finds_the_best(page):
     page.keyboard.press("3")
-    wait_for(page, "document.querySelectorAll('.ends li').length === 10")
+    wait_for(page, "document.querySelectorAll('#best-runs li').length === 5")
     last = VALUES["return"][-1].astype(float)
     order = [run for run in np.argsort(-last) if np.isfinite(last[run])]
     names = [HTML if run == 3 else f"seed{run}" for run in order]
-    shown = page.locator(".ends section:first-child li a").all_inner_texts()
+    shown = page.locator("#best-runs li a").all_inner_texts()
     assert shown == names[:5]
     # Brush the axis of lr with numbers, then with the pointer.
     page.fill("input[aria-label='lr at least']", "0.005")
@@ -248,6 +274,46 @@ def test_what_is_in_a_store_is_text(page):
     assert page.locator("img").count() == 0
 
 
+def test_a_keyboard_is_enough(browser, server):
+    page = open_page(browser, server.url, "where=seed+%3C+20")
+    focused = "document.activeElement.dataset.focus || document.activeElement.id"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # skip to the content
+    wait_for(page, f"({focused}) === 'main'")
+    assert page.evaluate("lox.state.where") == "seed < 20"
+    # What is drawn again keeps the focus.
+    page.focus("#tab-table")
+    page.keyboard.press("Enter")
+    wait_for(page, "document.querySelectorAll('tbody td.name').length === 20")
+    wait_for(page, f"({focused}) === 'tab-table'")
+    page.focus("th button[title=return]")
+    page.keyboard.press("Enter")
+    wait_for(page, "lox.state.sort === 'key.return'")
+    wait_for(page, f"({focused}) === 'key.return'")
+    page.keyboard.press("Enter")
+    wait_for(page, "lox.state.down === false")
+    page.focus("tbody td.pick input")
+    page.keyboard.press("Space")
+    wait_for(page, "lox.state.picks.length === 1")
+    wait_for(page, f"({focused}) === lox.state.picks[0]")
+    page.keyboard.press("Space")
+    wait_for(page, "lox.state.picks.length === 0")
+    page.close()
+
+
+def test_names_that_cannot_be_seen_are_shown_in_another_way(browser, tmp_path):
+    names = ["a\x00b\nc", "\u202edesrever", " "]
+    write_matrix(tmp_path, [{}] * 3, {"x": np.ones((2, 3))}, np.arange(2), names=names)
+    with served(tmp_path) as server:
+        page = open_page(browser, server.url, "view=table")
+        wait_for(page, "document.querySelectorAll('tbody td.name').length === 3")
+        shown = page.locator("tbody td.name a").all_inner_texts()
+        assert shown[:2] == ["a\\u0000b\\u000ac", "\\u202edesrever"]
+        assert shown[2] == page.evaluate("lox.overview.runs[2].uid")
+        assert page.complaints == []
+        page.close()
+
+
 def test_themes_and_widths(browser, server):
     for width in (1280, 1920):
         page = open_page(browser, server.url, viewport={"width": width, "height": 900})
@@ -276,6 +342,15 @@ def test_an_export_opens_without_network(browser, store, tmp_path):
     alive = [run for run in group(0) if run != 5]
     truth = VALUES["return"][:, alive].astype(float).mean(1)
     np.testing.assert_allclose(floats(drawn["groups"][0]["centre"]), truth, rtol=1e-12)
+    # The runs can still be grouped in other ways.
+    page.select_option("select[name=group]", "net")
+    wait_for(page, "lox.panel('return').groups.length === 2")
+    drawn = panel_of(page, "return")
+    alive = [run for run in range(RUNS) if run % 2 == 0]
+    truth = VALUES["return"][:, alive].astype(float).mean(1)
+    np.testing.assert_allclose(floats(drawn["groups"][1]["centre"]), truth, rtol=1e-12)
+    assert drawn["density"] is not None
+    assert page.is_disabled("select[name=centre]")
     for view in ("table", "sweep", "run", "overview"):
         page.click(f"#tab-{view}")
         page.wait_for_timeout(100)
@@ -283,6 +358,29 @@ def test_an_export_opens_without_network(browser, store, tmp_path):
     assert page.locator("img").count() == 0
     assert complaints == []
     context.close()
+
+
+def test_an_export_works_inside_another_page(browser, store, tmp_path):
+    """As in a notebook, where the page has no address of its own."""
+    source = html.escape(export_html(Viewer([store])))
+    file = tmp_path / "notebook.html"
+    frame = f'<iframe srcdoc="{source}" width=1200 height=700></iframe>'
+    file.write_text(f"<!doctype html><meta charset=utf-8>{frame}", encoding="utf-8")
+    page = browser.new_page()
+    complaints = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(file.as_uri())
+    inside = page.frames[1]
+    wait_for(inside, "Boolean(window.lox && window.lox.panel('return'))")
+    inside.select_option("select[name=group]", "net")
+    wait_for(inside, "lox.panel('return').groups.length === 2")
+    inside.click("#tab-table")
+    wait_for(inside, "document.querySelectorAll('tbody td.name').length > 10")
+    inside.click("tbody td.name a >> nth=0")
+    wait_for(inside, "document.querySelector('.facts')?.textContent.includes('Config')")
+    assert page.url == file.as_uri()
+    assert complaints == []
+    page.close()
 
 
 def test_new_rows_appear_within_a_second(browser, tmp_path):

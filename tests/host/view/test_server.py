@@ -17,6 +17,8 @@ import pytest
 from lox_host.cli.main import main
 from lox_host.rows import Block, Form
 from lox_host.view import Viewer
+from lox_host.view.export import answers
+from lox_host.view.viewer import FIRST_FIELDS
 from support.browser import Server, served
 from support.stores import Recording, block_of, make_runs, write_matrix
 
@@ -261,10 +263,10 @@ def test_a_run_that_was_run_again_is_shown_in_its_newest_session(tmp_path):
         write_matrix(tmp_path, [{}], {"x": np.full((3, 1), value)}, np.arange(3))
     viewer = Viewer([tmp_path])
     assert len(viewer.catalog.runs) == 2
-    [part] = viewer.catalog.parts("x", "step", viewer.selected({}))
+    [part] = viewer.catalog.parts("x", "step", viewer.selection.selected({}))
     assert part.values.ravel().tolist() == [2, 2, 2]
     old = [viewer.catalog.runs[0].session.uid]
-    [part] = viewer.catalog.parts("x", "step", viewer.selected({"sessions": old}))
+    [part] = viewer.catalog.parts("x", "step", viewer.selection.selected({"sessions": old}))
     assert part.values.ravel().tolist() == [1, 1, 1]
 
 
@@ -342,7 +344,7 @@ def test_filters_are_those_of_the_command_line(tmp_path):
     viewer = Viewer([tmp_path])
 
     def found(where):
-        return viewer.selected({"where": where}).tolist()
+        return viewer.selection.selected({"where": where}).tolist()
 
     assert found("lr > 0.15 and return > 9.5") == [2, 3]
     assert found("value == 1 and not lr > 0.15") == [0]
@@ -351,3 +353,85 @@ def test_filters_are_those_of_the_command_line(tmp_path):
     for hostile in ("__import__('os').system('x') == 1", "[x for x in ()] == 1"):
         with pytest.raises(ValueError, match="The condition"):
             found(hostile)
+
+
+def test_a_diverged_run_whose_rows_have_no_times(tmp_path):
+    """JSON has no NaN, so such a row has no mark against time."""
+    recording = Recording(tmp_path, make_runs([{}] * 2))
+    block = block_of(np.array([0, 1]), np.zeros(2), {"x": np.array([np.nan, 1.0])})
+    recording.add(dataclasses.replace(block, time=np.full(2, np.nan)))
+    recording.end()
+    with served(tmp_path) as server:
+        status, found = ask(server, "panel", {"key": "x", "x": "time"})
+        assert (status, found["marks"]) == (200, [])
+        status, found = ask(server, "diverged", {})
+        assert (status, found["runs"]) == (200, [0])
+
+
+def test_keys_are_in_sections_in_the_order_of_the_page(tmp_path):
+    keys = ["b/1", "lr", "a/1", "b/2", "a/2", "b/3", "x/y/z"]
+    values = {key: np.ones((2, 1)) for key in keys}
+    write_matrix(tmp_path, [{}], values, np.arange(2))
+    found = Viewer([tmp_path]).answer("overview", {})["keys"]
+    assert [(key["section"], key["name"]) for key in found] == [
+        *(("b", name) for name in ("b/1", "b/2", "b/3")),
+        *(("", name) for name in ("lr", "a/1", "a/2", "x/y/z")),
+    ]
+
+
+def test_what_a_page_asks_first_is_known_before(store):
+    viewer = Viewer([store])
+    viewer.prepare()
+    asked = {**FIRST_FIELDS, "key": "x", "group": None}
+    deadline = time.monotonic() + 20
+    while not viewer.is_known("panel", asked):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_requests_that_are_no_objects_are_refused(store):
+    with served(store) as server:
+        for body in ("[1]", "null", "[" * 100_000, "{"):
+            assert request(server, "/api/overview", "POST", body)[0].status == 400
+        assert request(server, "/export?state=[1]")[0].status == 400
+
+
+def test_an_export_has_the_groups_of_each_config_entry(tmp_path):
+    configs = [{"lr": 0.1 * (i % 2), "net": f"n{i % 3}"} for i in range(6)]
+    values = {"x": np.arange(30.0).reshape(5, 6)}
+    write_matrix(tmp_path, configs, values, np.arange(5))
+    viewer = Viewer([tmp_path])
+    found = answers(viewer, {})
+    assert list(found["groupings"]) == ["lr", "", "net"]
+    for group, number in (("lr", 2), ("", 1), ("net", 3)):
+        own = found["groupings"][group]["x"]
+        whole = viewer.answer("panel", {"key": "x", "group": group or None})
+        assert len(own["groups"]) == number
+        assert own["groups"] == whole["groups"]
+        assert own["line_groups"] == [line["group"] for line in whole["lines"]]
+        assert found["panels"]["x"]["y"] == whole["y"]
+    assert "groups" not in found["panels"]["x"]
+
+
+def test_captions_when_runs_diverge(tmp_path):
+    values = np.ones((4, 3))
+    for gone, note in (
+        (0, "mean ± std of 3 runs"),
+        (1, "mean ± std of 2 of 3 runs, 1 diverged"),
+        (3, "all 3 runs diverged"),
+    ):
+        values[2:, :gone] = np.nan
+        path = tmp_path / str(gone)
+        write_matrix(path, [{}] * 3, {"x": values}, np.arange(4))
+        assert Viewer([path]).answer("panel", {"key": "x"})["note"] == note
+
+
+def test_a_logarithmic_axis_says_what_it_cannot_show(tmp_path):
+    values = np.ones((4, 3))
+    values[2, 1] = 0
+    write_matrix(tmp_path, [{}] * 3, {"x": values, "y": values + 1}, np.arange(4))
+    viewer = Viewer([tmp_path])
+    note = viewer.answer("panel", {"key": "x", "logy": True})["note"]
+    assert note == "mean ± std of 3 runs, values ≤ 0 not shown"
+    for fields in ({"key": "x"}, {"key": "y", "logy": True}):
+        assert viewer.answer("panel", fields)["note"] == "mean ± std of 3 runs"
