@@ -16,7 +16,7 @@ PROGRAMS = [
 ]  # fmt: skip
 PARTS = [
     "silent", "reduced", "watched", "sharded", "logged", "stored", "tracked", "opened",
-    "calls", "python_loop", "remote",
+    "calls", "python_loop", "loaded", "started", "remote",
 ]  # fmt: skip
 SECTIONS = [*PROGRAMS, "growth", "peers", *PARTS]
 

@@ -1,13 +1,15 @@
 """What writing to disk costs: the writer of `SaveLogger` ÷ other files, until closed.
 
 A row has a step and two numbers, except in the lines about arrays. All write the same
-rows, and flush them to the operating system every 2,000 rows.
+rows, and flush them to the operating system every 2,000 rows. "Until safe" means that all
+of them end with an `fsync`.
 """
 
 import functools as ft
 import importlib.util
 import itertools as it
 import json
+import os
 import pathlib
 import shutil
 import sqlite3
@@ -25,7 +27,8 @@ FLUSH = 2000
 
 
 def figures() -> list[Figure]:
-    return [*(figure for name in CASES for figure in figures_of(name)), *growth()]
+    of_cases = (figure for name in CASES for figure in figures_of(name))
+    return [*of_cases, *until_safe(), *growth()]
 
 
 def figures_of(name):
@@ -33,7 +36,57 @@ def figures_of(name):
     for other, write in writers(blocks[0]).items():
         ours, theirs = (ft.partial(written, way, blocks) for way in (save, write))
         goal = "" if other == "Parquet parts" else "≤ 1"
+        if other == "JSON lines" and "image" not in blocks[0].values:
+            goal = "≤ 0.5"
         yield compare(f"{name}: lox ÷ {other}", ours, theirs, goal=goal)
+
+
+def until_safe():
+    """Write 16.4 MB of arrays, in batches of 100 rows, until they are on the disk."""
+    rng = np.random.default_rng(0)
+    arrays = rng.normal(size=(10, 100, 64, 64)).astype(np.float32)
+    blocks = [images(100 * i, array) for i, array in enumerate(arrays)]
+    for other, write in SAFE.items():
+        ours = ft.partial(written, save, blocks)
+        theirs = ft.partial(written, write, blocks)
+        goal = "≤ 1.5" if other == "raw bytes" else ""
+        yield compare(f"1,000 arrays, until safe: lox ÷ {other}", ours, theirs, goal=goal)
+
+
+def raw_bytes(folder, blocks):
+    with (folder / "rows").open("wb", buffering=0) as file:
+        for block in blocks:
+            file.write(block.values["image"])
+        os.fsync(file.fileno())
+
+
+def numpy_save(folder, blocks):
+    with (folder / "rows.npy").open("wb") as file:
+        np.save(file, np.concatenate([block.values["image"] for block in blocks]))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def arrow_ipc(folder, blocks):
+    import pyarrow as pa
+
+    with (folder / "rows.arrows").open("wb") as file:
+        writer = None
+        for block in blocks:
+            images = pa.array(block.values["image"].reshape(-1))
+            rows = pa.FixedSizeListArray.from_arrays(images, 64 * 64)
+            steps = pa.array(block.steps["step"])
+            batch = pa.record_batch([steps, rows], names=["step", "image"])
+            writer = writer or pa.ipc.new_stream(file, batch.schema)
+            writer.write_batch(batch)
+        writer.close()
+        file.flush()
+        os.fsync(file.fileno())
+
+
+SAFE = {"raw bytes": raw_bytes, "numpy.save": numpy_save}
+if importlib.util.find_spec("pyarrow"):
+    SAFE["Arrow IPC"] = arrow_ipc
 
 
 def growth():
@@ -65,12 +118,11 @@ def numbers(start, length, *, runs=None):
     )
 
 
-def images(start):
-    values = {"image": np.full((1, 64, 64), start, np.float32)}
-    forms = {"image": Form(time=True)}
-    return Block(
-        np.zeros(1, np.int32), {"step": np.arange(start, start + 1)}, values, forms
-    )
+def images(start, array=None):
+    array = np.full((1, 64, 64), start, np.float32) if array is None else array
+    rows, forms = len(array), {"image": Form(time=True)}
+    steps = {"step": np.arange(start, start + rows)}
+    return Block(np.zeros(rows, np.int32), steps, {"image": array}, forms)
 
 
 CASES = {

@@ -24,7 +24,7 @@ import numpy as np
 import lox
 from lox.loggers import ConsoleLogger, MultiLogger, SaveLogger
 
-RATES = (3e-4, 1e-3, 3e-3, 1e-1)
+RATES = (3e-4, 1e-3, 3e-3, 3e-2)
 KEYS = ["return", "entropy", "loss/policy", "loss/value", "gradient norm", "clip fraction"]
 
 

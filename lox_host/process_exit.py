@@ -10,11 +10,12 @@ import contextlib
 import ctypes
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable
+from typing import Any
 
-from lox_host.all_loggers import finish_all, flush_all, forget_all
 from lox_host.display.terminal import region
 from lox_host.interrupts import at_signal, forget_signals, watch_signals
 from lox_host.worker_thread import forget_threads
@@ -26,6 +27,11 @@ PATIENCE = 10.0
 def wait_at_exit(wait: Callable[[], None]) -> None:
     """Have this called at exit before runs are ended: what it waits for may still log."""
     _waits.append(wait)
+
+
+def settle() -> None:
+    """Wait until everything that reached the host is written and flushed."""
+    _call_loggers("settle")
 
 
 def end_runs_first() -> None:
@@ -64,7 +70,7 @@ def _at_sigterm() -> None:
 
 
 def _write_all() -> None:
-    flush_all()
+    _call_loggers("flush_all")
     region.end()  # gives the terminal its cursor back
 
 
@@ -77,17 +83,28 @@ def _at_exit() -> None:
             is_interrupted = True
         except BaseException:
             traceback.print_exc()
-    finish_all(is_interrupted=is_interrupted)
+    _call_loggers("finish_all", is_interrupted=is_interrupted)
 
 
 def _after_fork_in_child() -> None:
     """Leave the runs, threads and signals of the parent alone in a forked child."""
     forget_threads()
-    forget_all()
+    _call_loggers("forget_all")
     with contextlib.suppress(ValueError):  # not on the main thread
         if signal.getsignal(signal.SIGTERM) is _on_sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         forget_signals()
+
+
+def _call_loggers(function: str, **options: Any) -> None:
+    """Call a function of `all_loggers`, unless there has never been a logger.
+
+    `import lox` prepares the exit of every program, and most have no logger.
+    """
+    if "lox_host.host_logger" in sys.modules:
+        from lox_host import all_loggers
+
+        getattr(all_loggers, function)(**options)
 
 
 _waits: list[Callable[[], None]] = []

@@ -18,7 +18,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 from jax.typing import ArrayLike
 
 from lox._core import context as _context
@@ -33,6 +32,7 @@ from lox._core.record import (
 )
 from lox._core.rules.registry import rule_of
 from lox._jax import equations, sharding, tracing
+from lox._jax.extend import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 from lox._jax.types import AnyArray, Atom, Code, Params, Program, PyTree
 from lox._rows.ring_write import write_p
 

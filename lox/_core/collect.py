@@ -22,7 +22,6 @@ from typing import Self
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import JaxprEqn
 from jax.typing import ArrayLike
 
 from lox._core.analysis import is_bounded, lets_buffer_through
@@ -31,6 +30,7 @@ from lox._core.log import relog
 from lox._core.record import Record, log_effect
 from lox._core.when import Condition, only_when
 from lox._jax import equations
+from lox._jax.extend import JaxprEqn
 from lox._jax.sharding import Division
 from lox._jax.types import AnyArray
 from lox._rows.accumulator import Accumulator, Entry, finished, reduced

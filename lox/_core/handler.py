@@ -22,7 +22,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self
 
 import jax
-from jax.extend.core import Jaxpr, JaxprEqn, Var
 from jax.typing import ArrayLike
 
 from lox._core.analysis import holds_writes
@@ -36,6 +35,7 @@ from lox._core.record import (
     emit_p,
     log_effect,
 )
+from lox._jax.extend import Jaxpr, JaxprEqn, Var
 from lox._jax.sharding import Division
 from lox._jax.types import AnyArray, Atom, Code, Params, Program, PyTree
 from lox._rows.collected import Collected, Keys, Threaded

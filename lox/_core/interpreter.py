@@ -32,7 +32,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer, eval_jaxpr
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from lox._core import context as _context
 from lox._core.analysis import donates, last_uses, unsupported, variables
@@ -42,6 +41,7 @@ from lox._core.rules.deferred import can_defer, defer
 from lox._core.rules.registry import rule_of
 from lox._core.staging import Staged, Traced, stage_once, trace
 from lox._jax import equations, sharding, tracing
+from lox._jax.extend import ClosedJaxpr, JaxprEqn, Literal
 from lox._jax.types import AnyArray, Atom, Program, PyTree
 from lox._rows.collected import Collected, Threaded
 from lox._rows.rows import Where

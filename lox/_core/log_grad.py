@@ -33,7 +33,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import AbstractValue
-from jax.extend.core import JaxprEqn, Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.typing import ArrayLike
 
@@ -44,6 +43,7 @@ from lox._core.log import names_in, relog, steps_of
 from lox._core.record import Record, listed, with_batch_axis
 from lox._core.rules.registry import rule_for
 from lox._jax import tracing
+from lox._jax.extend import JaxprEqn, Primitive
 from lox._jax.types import AnyArray, AxisData, PyTree, PyTreeDef
 from lox._rows.collected import Collected
 from lox._rows.reductions import Reduction, reduction_named

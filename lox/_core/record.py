@@ -29,10 +29,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import jet
-from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from lox._jax import sharding, tracing
+from lox._jax.extend import Primitive
 from lox._jax.types import AnyArray, AxisData, Code, PyTree
 from lox._logdict.logdict import logdict
 from lox._rows.reductions import ReductionLike

@@ -20,12 +20,12 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 from jax.core import Tracer, eval_jaxpr
-from jax.extend.core import ClosedJaxpr
 from jax.typing import ArrayLike
 
 from lox._core.record import is_array
 from lox._jax import sharding, tracing
 from lox._jax.equations import close
+from lox._jax.extend import ClosedJaxpr
 from lox._jax.types import AnyArray, Params, Program, PyTree
 
 T = TypeVar("T")

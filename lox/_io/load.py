@@ -23,6 +23,7 @@ from lox_host.reading import (
     describe_runs,
     find_stores,
     load_key_rows,
+    load_stacked,
     newest,
     no_runs,
     older_sessions,
@@ -35,10 +36,11 @@ from lox_host.run_id import Key, run_key
 from lox_host.store import (
     KeyRows,
     Path,
+    StackedRows,
     StoredRun,
     retry_if_stale,
 )
-from lox_host.tree import map_arrays
+from lox_host.tree import leaves, map_arrays
 
 # What `run` may be in the end: a word, an element of `lox.runs`, or the data of a key.
 _Word = str | StoredRun | Key
@@ -92,15 +94,11 @@ def load(
     paths = [path] if isinstance(path, str) or not isinstance(path, Iterable) else [*path]
     word = _word(run) if key is None else run_key(words_of(key).tolist())
     flush_first(paths)
-    runs, older, logs = _load(paths, wanted, word, where, session)
+    runs, older, rows = _load(paths, wanted, word, where, session)
     if older:
         warnings.warn(_newest_of(older, runs), stacklevel=2)
     labels = run_labels(runs, is_axis=len(runs) > 1)
-    if len(logs) == 1:
-        # One run has no axis of runs.
-        rows = {key: _rows(of_key) for key, of_key in logs[0].items()}
-        return logdict.of(rows, labels)
-    return logdict.of(_stack_runs(runs, logs), labels)
+    return logdict.of(rows, labels)
 
 
 def _word(run: Any) -> _Word | None:
@@ -117,10 +115,16 @@ def _load(
     word: _Word | None,
     where: Where | None,
     session: str | None,
-) -> tuple[list[SelectedRun], list[str], list[dict[str, KeyRows]]]:
+) -> tuple[list[SelectedRun], list[str], dict[str, Rows]]:
     """Read the logs of the selected runs, and find their older sessions."""
     runs, older = _select(paths, word, where, session)
-    return runs, older, load_key_rows(runs, wanted)
+    stacked = load_stacked(runs, wanted)
+    if stacked is not None:
+        return runs, older, {key: _rows(own, runs=1) for key, own in stacked.items()}
+    logs = load_key_rows(runs, wanted)
+    if len(logs) == 1:
+        return runs, older, {key: _rows(own) for key, own in logs[0].items()}
+    return runs, older, _stack_runs(runs, logs)
 
 
 def _select(
@@ -226,16 +230,25 @@ def _of_session(
     )
 
 
-def _rows(key_rows: KeyRows) -> Rows:
-    """Return the rows as they were logged: the axis of time in its place, or none."""
-    form, time = key_rows.form, key_rows.has_time
+def _rows(key_rows: KeyRows | StackedRows, *, runs: int = 0) -> Rows:
+    """Return the rows as they were logged: the axis of time in its place, or none.
+
+    Args:
+        key_rows: The rows.
+        runs: How many axes of runs their arrays have in front.
+    """
+    form = key_rows.form
+    time = form.time or len(key_rows) != 1
+    leaf = next(array for _, array in leaves(key_rows.value))
     # Leaves are numbered in order, to find those that were typed PRNG keys.
     impls = dict(form.keys)
     number = it.count()
 
     def place(x: np.ndarray) -> np.ndarray:
-        # (rows, *leading, *batch, ...) -> (*leading, [time,] *batch, ...)
-        return np.moveaxis(x, 0, form.lead) if time else x.reshape(x.shape[1:])
+        # (*runs, rows, *lead, *batch, ...) -> (*runs, *lead, [time,] *batch, ...)
+        if time:
+            return np.moveaxis(x, runs, runs + form.lead)
+        return x.squeeze(runs)
 
     def restore(x: np.ndarray) -> np.ndarray | jax.Array:
         data, impl = place(x), impls.get(next(number))
@@ -248,8 +261,8 @@ def _rows(key_rows: KeyRows) -> Rows:
         valid=map_arrays(place, key_rows.valid),
         masks=map_arrays(place, key_rows.masks),
         time=time,
-        ndim=np.ndim(jax.tree.leaves(value)[0]) - form.lead - time,
-        batch=key_rows.examples[form.lead :],
+        ndim=np.ndim(jax.tree.leaves(value)[0]) - runs - form.lead - time,
+        batch=leaf.shape[1 + runs + form.lead : 1 + runs + form.batch],
         tags=form.tags,
     )
 

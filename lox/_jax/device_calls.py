@@ -21,11 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src import dispatch as _dispatch
 from jax.core import AbstractValue, ShapedArray
-from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.interpreters.mlir import LoweringRuleContext
 from jax.sharding import PartitionSpec as P
 
+from lox._jax.extend import Primitive
 from lox._jax.sharding import manual_axes
 
 Device = Any  # `jax.Device` is made at run time

@@ -23,12 +23,10 @@ import jax
 from jax._src.interpreters.partial_eval import EffectHandle, convert_constvars_jaxpr
 from jax.core import Tracer
 from jax.experimental.layout import Format, Layout
-from jax.extend import linear_util
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
-from jax.extend.linear_util import WrappedFun
 from jax.interpreters.partial_eval import dce_jaxpr
 from jax.typing import ArrayLike
 
+from lox._jax.extend import ClosedJaxpr, Jaxpr, JaxprEqn, WrappedFun, linear_util
 from lox._jax.tracing import setting
 from lox._jax.types import AnyArray, Atom, DType, Params, Program, PyTree
 

@@ -24,10 +24,10 @@ import jax
 from jax._src import core as _core
 from jax._src.interpreters.batching import BatchTracer
 from jax.experimental import jet
-from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from lox._jax import patches
+from lox._jax.extend import Primitive
 from lox._jax.types import AnyArray
 
 EXAMPLE = "lox_example"

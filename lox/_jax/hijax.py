@@ -18,9 +18,9 @@ from typing import Any
 
 import jax
 from jax.core import AbstractValue
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, primitives
 from jax.typing import ArrayLike
 
+from lox._jax.extend import ClosedJaxpr, JaxprEqn, Primitive
 from lox._jax.tracing import RecordEffect
 from lox._jax.types import PyTree
 
@@ -70,7 +70,9 @@ def is_checkpoint(prim: HiPrim) -> bool:
 
 def bind_checkpoint(prim: HiPrim, args: Sequence[ArrayLike]) -> list:
     """Bind a `checkpoint` of hijax as the primitive that it is without the flag."""
-    return primitives.remat_p.bind(
+    from jax.extend.core.primitives import remat_p
+
+    return remat_p.bind(
         *args,
         jaxpr=prim.jaxpr,
         prevent_cse=prim.prevent_cse,
@@ -90,7 +92,9 @@ class _ByName:
     ) -> object:
         prim: HiPrim = params.get("_prim")
         if type(prim).__name__ in ("CheckpointName", "CheckpointNameFwd"):
-            return self._policy(primitives.name_p, *avals, name=prim.name)
+            from jax.extend.core.primitives import name_p
+
+            return self._policy(name_p, *avals, name=prim.name)
         return self._policy(primitive, *avals, **params)
 
     def __eq__(self, other: object) -> bool:

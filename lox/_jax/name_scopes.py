@@ -11,8 +11,8 @@ import contextlib
 import dataclasses
 
 from jax._src.source_info_util import Scope
-from jax.extend import source_info_util
-from jax.extend.core import JaxprEqn
+
+from lox._jax.extend import JaxprEqn, source_info_util
 
 
 @dataclasses.dataclass(frozen=True)

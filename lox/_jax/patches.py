@@ -16,25 +16,23 @@ compares the difference with the tables; the page "What importing lox changes in
 both of them.
 """
 
-import dataclasses
 import functools as ft
 import os
 import pkgutil
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax._src.api
 from jax.core import AbstractValue
-from jax.extend import source_info_util
-from jax.extend.core import ClosedJaxpr
 from jax.typing import ArrayLike
+
+from lox._jax.extend import ClosedJaxpr, source_info_util
 
 Version = tuple[int, int, int]
 
 
-@dataclasses.dataclass(frozen=True)
-class Patch:
+class Patch(NamedTuple):
     """A function of JAX that lox wraps.
 
     Attributes:
@@ -120,7 +118,7 @@ PATCHES = (
     Patch(
         name="cond under vmap",
         target="jax.interpreters.batching:fancy_primitive_batchers",
-        key="jax.extend.core.primitives:cond_p",
+        key="jax.lax:cond_p",
         without="Every branch runs for every example, so every example logs in all of "
         "them.",
         change="Gives the logs in a branch a mask that says which examples took it.",
@@ -129,7 +127,7 @@ PATCHES = (
     Patch(
         name="while under vmap",
         target="jax.interpreters.batching:fancy_primitive_batchers",
-        key="jax.extend.core.primitives:while_p",
+        key="jax.lax:while_p",
         without="The body runs until the last example has finished, so all of them log "
         "until then.",
         change="Gives the logs in the loop a mask that says which examples are still "
@@ -188,7 +186,7 @@ PATCHES = (
     ),
     Patch(
         name="scan under grad",
-        target="jax.extend.core.primitives:scan_p.bind",
+        target="jax.lax:scan_p.bind",
         without="JAX moves what stays the same in all iterations out of the loop, and a "
         "log of it then happens once.",
         change="Ties such logs to a counter that the loop carries.",
@@ -196,7 +194,7 @@ PATCHES = (
     ),
     Patch(
         name="while under grad",
-        target="jax.extend.core.primitives:while_p.bind",
+        target="jax.lax:while_p.bind",
         without="A derivative that only logs would use makes JAX run the loop twice, or "
         "fail in reverse mode.",
         change="Stops derivatives of inputs that nothing but logs depends on.",
@@ -204,7 +202,7 @@ PATCHES = (
     Patch(
         name="while under linearize",
         target="jax.interpreters.partial_eval:custom_partial_eval_rules",
-        key="jax.extend.core.primitives:while_p",
+        key="jax.lax:while_p",
         without="JAX runs the loop once for its values and once more for its derivatives, "
         "and logs twice.",
         change="Removes the logs from the second run.",
@@ -212,7 +210,7 @@ PATCHES = (
     Patch(
         name="while under checkpoint",
         target="jax.interpreters.partial_eval:partial_eval_jaxpr_custom_rules",
-        key="jax.extend.core.primitives:while_p",
+        key="jax.lax:while_p",
         without="The same inside `jit` and `jax.checkpoint`.",
         change="Removes the logs from the second run.",
     ),
@@ -242,7 +240,7 @@ PATCHES = (
     ),
     Patch(
         name="custom_vjp in silence",
-        target="jax.extend.core.primitives:custom_vjp_call_p.bind",
+        target="jax.custom_derivatives:custom_vjp_call_p.bind",
         without="The backward rule of a function called in `lox.silent()` or `lox.nolog` "
         "runs later, outside it, and logs.",
         change="Keeps the rules silent if the call was silent.",
@@ -299,8 +297,7 @@ PATCHES = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Addition:
+class Addition(NamedTuple):
     """Something that lox adds to a registry of JAX, for itself.
 
     Attributes:

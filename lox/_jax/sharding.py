@@ -31,13 +31,13 @@ from jax._src import (
 )
 from jax._src.core import get_axis_env, pvary_p
 from jax.core import AbstractValue, ShapedArray
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
 from jax.sharding import PartitionSpec as P
 from jax.typing import ArrayLike, DTypeLike
 
 from lox._jax import patches
 from lox._jax.equations import close
+from lox._jax.extend import ClosedJaxpr, JaxprEqn, Primitive, jaxpr_as_fun
 from lox._jax.tracing import setting, staged_program
 from lox._jax.types import AxisData, PyTree
 

@@ -35,11 +35,18 @@ from jax._src.debugging import DebugEffect as _DebugEffect
 from jax._src.interpreters.partial_eval import DynamicJaxprTrace
 from jax.core import AbstractValue, Trace, Tracer, eval_jaxpr
 from jax.experimental.key_reuse import _core as _key_reuse
-from jax.extend import source_info_util
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 from jax.interpreters.partial_eval import DynamicJaxprTracer
 from jax.typing import ArrayLike
 
+from lox._jax.extend import (
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Primitive,
+    Var,
+    source_info_util,
+)
 from lox._jax.types import AnyArray, DType
 
 # Moved from `jax.experimental` in JAX 0.9.

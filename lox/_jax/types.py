@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from typing import Any, Protocol
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from lox._jax.extend import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 PyTree = Any
 """Arrays in any containers: what a user logs, and what a user's reduction makes of it."""

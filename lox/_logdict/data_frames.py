@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from lox._logdict.numpy import HasRows, flat_rows, to_numpy
 from lox_host.extras import import_extra
-from lox_host.wide_table import in_pandas, in_polars, table
 
 if TYPE_CHECKING:
     import pandas
@@ -40,6 +39,8 @@ def to_pandas(logs: HasRows) -> "pandas.DataFrame":
         1     1   3.0   NaN
         2     2   2.0   6.0
     """
+    from lox_host.wide_table import in_pandas, table
+
     pd = import_extra("pandas", "`logs.to_pandas()`", "pandas")
     columns = table(flat_rows(to_numpy(logs.rows(), "to_pandas")), logs._run_labels())
     return in_pandas(pd, columns)
@@ -58,6 +59,8 @@ def to_polars(logs: HasRows) -> "polars.DataFrame":
         >>> logs.to_polars().to_dicts()
         [{'step': 3, 'loss': 0.5}]
     """
+    from lox_host.wide_table import in_polars, table
+
     pl = import_extra("polars", "`logs.to_polars()`", "polars")
     columns = table(flat_rows(to_numpy(logs.rows(), "to_polars")), logs._run_labels())
     return in_polars(pl, columns)

@@ -8,11 +8,12 @@ from jax.core import Tracer
 
 from lox._logdict.numpy import HasRows, flat_rows, to_numpy
 from lox._rows.rows import Rows
-from lox_host.display.html import logs_table
 
 
 def repr_html(logs: HasRows) -> str:
     """Return the logs as an HTML table: last values, ranges, what is not finite, curves."""
+    from lox_host.display.html import logs_table
+
     rows = logs.rows()
     # Under `jit` there are no values, and other processes may have them.
     if not all(map(_is_readable, jax.tree.leaves(dict(rows)))):

@@ -17,7 +17,7 @@ somebody asks for them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -36,7 +36,9 @@ from lox._rows.reduce_rows import reduce_rows
 from lox._rows.reductions import Reduction
 from lox._rows.rows import Rows
 from lox_host.display.values import short
-from lox_host.wide_table import RunLabels
+
+if TYPE_CHECKING:
+    from lox_host.wide_table import RunLabels
 
 
 class Steps(dict[str, AnyArray]):
@@ -76,7 +78,7 @@ class logdict(dict[str, PyTree]):
     _make_rows: Callable[[], dict[str, Rows]]
     _parts: tuple[tuple, tuple] | None = None
     # Which runs they are of, for tables. Only logs that were loaded know it.
-    _runs: RunLabels | None = None
+    _runs: "RunLabels | None" = None
     _is_record = False
 
     def __init__(self, data: Any = None, /, **steps: Any):
@@ -90,7 +92,7 @@ class logdict(dict[str, PyTree]):
             super().__setitem__(key, value)
 
     @classmethod
-    def of(cls, rows: Mapping[str, Rows], runs: RunLabels | None = None) -> "logdict":
+    def of(cls, rows: Mapping[str, Rows], runs: "RunLabels | None" = None) -> "logdict":
         """Return the logs that hold `rows`, and which are of these runs."""
         logs = cls()
         logs._runs = runs
@@ -234,7 +236,7 @@ class logdict(dict[str, PyTree]):
         """Return a shallow copy."""
         return self._like(self.rows())
 
-    def _run_labels(self) -> RunLabels | None:
+    def _run_labels(self) -> "RunLabels | None":
         """Return which runs the logs are of, if they were loaded from a store."""
         return self._runs
 

@@ -9,7 +9,7 @@ behind it.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import jax
 import numpy as np
@@ -17,15 +17,17 @@ from jax.core import Tracer
 
 from lox._rows.rows import Rows, without_keys
 from lox_host.axes import batch_axis_names
-from lox_host.rows import FlatRows
-from lox_host.wide_table import RunLabels, plain
+
+if TYPE_CHECKING:
+    from lox_host.rows import FlatRows
+    from lox_host.wide_table import RunLabels
 
 
 class HasRows(Protocol):
     """A `logdict`, for the functions that are methods of it."""
 
     def rows(self) -> Mapping[str, Rows]: ...
-    def _run_labels(self) -> RunLabels | None: ...
+    def _run_labels(self) -> "RunLabels | None": ...
 
 
 def to_numpy(rows: Mapping[str, Rows], method: str = "to_numpy") -> dict[str, Rows]:
@@ -44,6 +46,8 @@ def to_numpy(rows: Mapping[str, Rows], method: str = "to_numpy") -> dict[str, Ro
 
 def leaves(key: str, rows: Rows) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the arrays of a value with their names, `key` or `key/path/in/the/tree`."""
+    from lox_host.wide_table import plain
+
     for path, leaf in jax.tree_util.tree_flatten_with_path(rows.value)[0]:
         parts = [key, jax.tree_util.keystr(path, simple=True, separator="/")]
         yield "/".join(parts[: 1 + bool(path)]), plain(leaf)
@@ -54,12 +58,14 @@ def axis_names(rows: Mapping[str, Rows]) -> dict[str, tuple[str, ...]]:
     return batch_axis_names({key: sizes(key_rows) for key, key_rows in rows.items()})
 
 
-def flat_rows(rows: Mapping[str, Rows]) -> dict[str, FlatRows]:
+def flat_rows(rows: Mapping[str, Rows]) -> "dict[str, FlatRows]":
     """Return the rows of each key, all on the host, with the axis of rows in front."""
     return {key: _flat_rows(key, key_rows) for key, key_rows in rows.items()}
 
 
-def _flat_rows(key: str, rows: Rows) -> FlatRows:
+def _flat_rows(key: str, rows: Rows) -> "FlatRows":
+    from lox_host.rows import FlatRows
+
     # (*leading, [time,] *batch, ...) -> (rows, *leading, *batch, ...)
     first = rows.map(lambda x: np.moveaxis(x, rows.leading, 0) if rows.time else x[None])
     return FlatRows(

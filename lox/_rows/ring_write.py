@@ -37,11 +37,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import ShapedArray
-from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.mlir import LoweringRuleContext
 
 from lox._jax import device_calls, sharding, tracing
+from lox._jax.extend import Primitive
 from lox._jax.types import AxisData
 
 T = TypeVar("T")

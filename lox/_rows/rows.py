@@ -35,9 +35,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import JaxprEqn
 
 from lox._jax import tracing
+from lox._jax.extend import JaxprEqn
 from lox._jax.types import AnyArray, PyTree
 from lox._rows.types import RowForm, Shape, Splits
 

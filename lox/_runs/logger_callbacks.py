@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
-from jax.extend.core import JaxprEqn
 
 from lox._core.analysis import records_in
 from lox._core.record import listed, log_effect, log_p
 from lox._jax import equations
+from lox._jax.extend import JaxprEqn
 from lox._jax.types import Params, Program
 from lox._rows.rows import Rows
 from lox._runs.to_blocks import Impls, flatten_examples, flatten_logs, impls_of, to_blocks

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
-from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jax.typing import ArrayLike
 
 from lox._jax import device_calls, host_call, sharding
+from lox._jax.extend import Primitive
 from lox._runs.run_options import RunOptions
 from lox._stream.emit import callers_among
 from lox._stream.host_call_order import last_token

@@ -25,13 +25,13 @@ of any example is full, which `any_example` finds out.
 
 import jax
 from jax.core import ShapedArray
-from jax.extend.core import JaxprEqn, Primitive
 from jax.interpreters import batching, mlir
 from jax.typing import ArrayLike
 
 from lox._core.interpreter import Interpreter
 from lox._core.record import emit_effect
 from lox._core.rules.registry import rule_for
+from lox._jax.extend import JaxprEqn, Primitive
 from lox._rows.collected import Collected
 
 

@@ -24,9 +24,8 @@ import jax
 
 from lox._jax import host_call, tracing
 from lox._stream.packet import Packet
-from lox_host.all_loggers import settle
 from lox_host.failures import Failures
-from lox_host.process_exit import wait_at_exit
+from lox_host.process_exit import settle, wait_at_exit
 from lox_host.worker_thread import Worker
 
 # A callback may run a program with host calls. If these wait for room in the queue, and the

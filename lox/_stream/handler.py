@@ -19,7 +19,6 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import JaxprEqn
 from jax.typing import ArrayLike
 
 from lox._core.analysis import is_bounded, lets_buffer_everywhere
@@ -27,6 +26,7 @@ from lox._core.collect import Collect
 from lox._core.handler import Handler
 from lox._core.record import Delivery, Record
 from lox._jax import equations, sharding
+from lox._jax.extend import JaxprEqn
 from lox._jax.types import AnyArray, Code, Program, PyTree
 from lox._logdict.logdict import logdict
 from lox._rows.align import per_example

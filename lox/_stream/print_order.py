@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jax.typing import ArrayLike
 
 from lox._core.handler import Handler, Idle
@@ -28,6 +27,7 @@ from lox._core.record import Delivery, Record, bind, emit_effect, emit_p
 from lox._core.rules.registry import rules
 from lox._core.staging import stage_once
 from lox._jax import equations, patches
+from lox._jax.extend import ClosedJaxpr, Jaxpr, JaxprEqn
 from lox._jax.types import AnyArray, Code, Params
 from lox._rows.collected import Threaded
 from lox._stream.default_print import print_packet

@@ -20,7 +20,6 @@ from typing import Self
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import JaxprEqn
 from jax.typing import ArrayLike
 
 from lox._core import context as _context
@@ -32,6 +31,7 @@ from lox._core.rules.registry import rules
 from lox._core.staging import trace
 from lox._core.transform import transformed
 from lox._jax import equations, sharding
+from lox._jax.extend import JaxprEqn
 from lox._jax.types import AnyArray, Code, Program, PyTree
 from lox._rows.collected import Collected, Threaded
 from lox._rows.rows import static

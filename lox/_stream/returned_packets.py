@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
-from jax.extend.core import Jaxpr
 
 from lox._core.collect import Collect
 from lox._core.interpreter import Interpreter
 from lox._core.record import holds_records, log_effect, log_p
 from lox._core.staging import Traced
 from lox._jax import equations
+from lox._jax.extend import Jaxpr
 from lox._jax.types import AnyArray, PyTree
 from lox._rows.collected import Collected
 from lox._rows.rows import key_data, static

@@ -1,7 +1,8 @@
 """Shell completion, with argcomplete. `lox completion SHELL` prints its set-up.
 
 To complete a word, a shell calls `lox` itself, with the line so far in the environment. The
-parser knows commands and options; this file finds stores, runs and keys.
+parser knows commands and options; this file finds stores, runs and keys. Only that needs
+NumPy, so it is imported there.
 """
 
 import argparse
@@ -10,9 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from lox_host.reading.find import HINT_FOLDERS, stores_below
-from lox_host.reading.select import DEFAULT, all_runs, locate, select_runs
-from lox_host.store import is_store
+from lox_host.default_store import DEFAULT
 
 SHELLS = ("bash", "zsh", "fish")
 # What cannot be read has nothing to offer.
@@ -39,6 +38,10 @@ def is_asked_by_shell() -> bool:
 
 def complete_run(prefix: str, **_: object) -> list[str]:
     """Return stores, and in a store its runs."""
+    from lox_host.reading.find import HINT_FOLDERS, stores_below
+    from lox_host.reading.select import all_runs, locate
+    from lox_host.store import is_store
+
     folder = os.path.dirname(prefix)
     with contextlib.suppress(*_UNREADABLE):
         if is_store(folder or prefix or DEFAULT):
@@ -52,6 +55,8 @@ def complete_run(prefix: str, **_: object) -> list[str]:
 
 def complete_key(parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """Return the keys of the runs that have been typed."""
+    from lox_host.reading.select import select_runs
+
     where: str | Sequence[str] = parsed_args.where
     keys: dict[str, None] = {}
     for text in [where] if isinstance(where, str) else where:

@@ -10,7 +10,6 @@ from lox_host.cli.complete import answer_shell, is_asked_by_shell
 from lox_host.cli.errors import CLIError
 from lox_host.cli.parser import parser_of_lox
 from lox_host.display.text import clean
-from lox_host.reading.names import list_names, suggest
 
 # The module of each command, which holds a function of its name.
 COMMANDS = {
@@ -58,6 +57,8 @@ def _dispatch(args: list[str]) -> int:
         parser.print_help()
         return 0
     if not args[0].startswith("-") and args[0] not in COMMANDS:
+        from lox_host.reading.names import list_names, suggest
+
         known = f"There are {list_names(COMMANDS)}."
         question = suggest(args[0], COMMANDS)
         print(f"lox: There is no command {args[0]!r}.{question} {known}", file=sys.stderr)

@@ -4,7 +4,7 @@ import argparse
 from typing import TypeAlias
 
 from lox_host.cli.complete import SHELLS, complete_key, complete_run
-from lox_host.reading.select import DEFAULT
+from lox_host.default_store import DEFAULT
 
 RUN = (
     "a run as `lox ls` prints it: STORE/NAME, or the beginning of the name if it is "

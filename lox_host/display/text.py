@@ -2,8 +2,10 @@
 
 import math
 import re
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 BARS = "▁▂▃▄▅▆▇█"
 MANY = 1e7  # from here on, powers of ten
@@ -49,10 +51,12 @@ def clean(name: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
 
 
-def sparkline(points: np.ndarray) -> str:
+def sparkline(points: "np.ndarray") -> str:
     """Draw a curve in one line of text."""
     if not len(points):
         return ""
+    import numpy as np
+
     low, high = points.min(), points.max()
     with np.errstate(all="ignore"):
         heights = np.nan_to_num((points - low) / (high - low))

@@ -9,6 +9,7 @@ the table of runs, and `runs` puts it all together.
 from lox_host.reading.find import find_stores as find_stores
 from lox_host.reading.load import (
     load_key_rows as load_key_rows,
+    load_stacked as load_stacked,
     padded as padded,
     run_labels as run_labels,
 )

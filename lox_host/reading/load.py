@@ -17,7 +17,7 @@ from lox_host.reading.names import list_names
 from lox_host.reading.select import SelectedRun, by_session
 from lox_host.rows import FlatRows
 from lox_host.run_config import flat_config
-from lox_host.store import KeyRows, pad, read_key_rows
+from lox_host.store import KeyRows, StackedRows, pad, read_key_rows, read_stacked
 from lox_host.tree import map_arrays
 from lox_host.wide_table import RunLabels, plain
 
@@ -46,6 +46,22 @@ def load_key_rows(
                 f"keys of its session are {known}."
             )
     return [found[run] for run in runs]
+
+
+def load_stacked(
+    runs: Sequence[SelectedRun], keys: Sequence[str] | None
+) -> dict[str, StackedRows] | None:
+    """Return the rows of several runs by key, with an axis of runs in front.
+
+    Return None if they do not form a grid, as they do if all of them are of one `vmap`.
+    """
+    sessions = by_session(runs)
+    if len(runs) < 2 or len(sessions) > 1:
+        return None
+    (reader,) = sessions
+    if keys is not None and not set(keys) <= set(reader.keys):
+        return None
+    return read_stacked(reader, [run.id for run in runs], keys)
 
 
 def padded(

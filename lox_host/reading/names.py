@@ -10,7 +10,6 @@ such key, it means all keys that end with it, such as `train/loss`.
     -k lose      an error that suggests `loss`
 """
 
-import difflib
 from collections.abc import Iterable, Sequence
 
 MOST = 8  # names that are listed
@@ -26,6 +25,8 @@ def list_names(names: Iterable[str]) -> str:
 
 def suggest(name: str, names: Iterable[str]) -> str:
     """Return a question that suggests the closest name, or an empty text."""
+    import difflib
+
     close = difflib.get_close_matches(name, list(names), 1)
     return f" Did you mean {close[0]!r}?" if close else ""
 

@@ -11,12 +11,14 @@
 """
 
 import dataclasses
+import functools as ft
 import os
 import pathlib
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
+from lox_host.default_store import DEFAULT
 from lox_host.display.text import clean
 from lox_host.reading.collector import paused_collector
 from lox_host.reading.find import HINT_FOLDERS, find_stores, stores_at, stores_below
@@ -25,8 +27,6 @@ from lox_host.run_id import run_name
 from lox_host.store import Path, Reader, is_store, is_url, open_store
 from lox_host.writer import Run
 
-# The default store.
-DEFAULT = ".lox"
 # The length of the date in the name of a session, to the second.
 SECOND = len("20260131-235959")
 
@@ -53,9 +53,14 @@ class SelectedRun:
     session: str
     index: int = 0
 
-    @property
+    @ft.cached_property
     def run(self) -> Run:
         return self.reader.runs[self.id]
+
+    @ft.cached_property
+    def identity(self) -> tuple[str, str]:
+        """The same for all sessions of the run in its store."""
+        return self.store, self.run.identity
 
     @property
     def name(self) -> str:
@@ -202,10 +207,12 @@ def newest(runs: Sequence[SelectedRun]) -> list[SelectedRun]:
     A run is the same if its key and its config are. If several processes have written it
     together, all of theirs count as the newest.
     """
+    if _have_own_keys(runs):
+        return sorted(runs, key=lambda run: run.run.process)
     found: dict[tuple[str, str], dict[int, SelectedRun]] = {}
     launches: dict[tuple[str, str], str] = {}
     for run in runs:
-        identity = run.store, run.run.identity
+        identity = run.identity
         # A run that appears again takes the position of its newest session.
         before = found.pop(identity, {})
         together = before if launches.get(identity) == run.run.launch else {}
@@ -220,14 +227,21 @@ def older_sessions(
     runs: Sequence[SelectedRun], selected: Sequence[SelectedRun]
 ) -> list[str]:
     """Return the names of older sessions that the selected runs have among all runs."""
+    if _have_own_keys(runs):
+        return []
     # By number and not by name: a clock may have gone back.
     shown = {_identity(run): run.index for run in selected}
     older = [run for run in runs if run.index < shown.get(_identity(run), 0)]
     return list(dict.fromkeys(run.reader.folder.name for run in older))
 
 
+def _have_own_keys(runs: Sequence[SelectedRun]) -> bool:
+    """Return whether each run has a key of its own, so that no two can be the same run."""
+    return len({(run.store, run.run.key) for run in runs}) == len(runs)
+
+
 def _identity(run: SelectedRun) -> tuple[str, str, int]:
-    return run.store, run.run.identity, run.run.process
+    return *run.identity, run.run.process
 
 
 def no_runs(stores: Sequence[str]) -> LookupError:

@@ -126,7 +126,7 @@ def _merged(
                     )
                 columns.append(np.concatenate(whole))
             parts.append(Part(layout, columns))
-            fields.append(Frame.joined(members, name, place)._asdict())
+            fields.append(Frame.joined(members, name, place).to_json())
     return parts, fields
 
 

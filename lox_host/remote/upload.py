@@ -27,7 +27,14 @@ from lox_host.remote.manifest import is_over, put_manifest
 from lox_host.remote.places import MARKER, rows_path, runs_path
 from lox_host.remote.run_table import encode_runs
 from lox_host.remote.upload_log import UploadLog, UploadPlan
-from lox_host.store import FORMAT, Sealer, Segment, encode, remove_session, segment_name
+from lox_host.store import (
+    OBJECTS_FORMAT,
+    Sealer,
+    Segment,
+    encode,
+    remove_session,
+    segment_name,
+)
 
 # About how many bytes of data files become one segment.
 SEGMENT_BYTES = 8 << 20
@@ -192,7 +199,7 @@ class SessionUpload:
     def _mark(self) -> None:
         """Mark the address as a store before anything is stored there."""
         if not self._is_marked and not self._log.sent and not self._bucket.exists(MARKER):
-            text = json.dumps({"format": FORMAT, "layout": "parquet"})
+            text = json.dumps({"format": OBJECTS_FORMAT, "layout": "parquet"})
             self._put(MARKER, f"{text}\n".encode())
         self._is_marked = True
 

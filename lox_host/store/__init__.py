@@ -45,7 +45,7 @@ from lox_host.store.doctor import (
 )
 from lox_host.store.earlier_runs import EarlierRuns as EarlierRuns
 from lox_host.store.folder import (
-    FORMAT as FORMAT,
+    OBJECTS_FORMAT as OBJECTS_FORMAT,
     begin_session as begin_session,
     check_mode as check_mode,
     find_stores as find_stores,
@@ -82,6 +82,7 @@ from lox_host.store.format.parquet import (
     pyarrow as pyarrow,
     read_lines as read_lines,
 )
+from lox_host.store.grid import StackedRows as StackedRows, read_stacked as read_stacked
 from lox_host.store.key_rows import (
     KeyRows as KeyRows,
     pad as pad,

@@ -8,7 +8,6 @@ import importlib
 import os
 import pathlib
 import re
-import urllib.parse
 from types import ModuleType
 
 Path = str | os.PathLike[str]
@@ -47,7 +46,9 @@ def absolute(path: Path) -> str:
 
 def folder_for(url: str, root: pathlib.Path) -> pathlib.Path:
     """Return the folder of this machine that belongs to a store elsewhere."""
-    name = urllib.parse.quote(url, safe="")
+    from urllib.parse import quote
+
+    name = quote(url, safe="")
     if len(name) > 200:  # file systems have names of 255 bytes at most
         import hashlib
 

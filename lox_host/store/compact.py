@@ -84,7 +84,7 @@ def _commit(old: Reader, groups: list[int], frames: list[Frame]) -> None:
         if group not in groups
         for frame in of_group
     ]
-    fields = [frame._asdict() for frame in (*stay, *frames)]
+    fields = [frame.to_json() for frame in (*stay, *frames)]
     flush = {"n": 0, "flush": {"layouts": layouts, "frames": fields}}
     numbered = enumerate((*head, flush, *ends[-1:]))
     entries = [{**entry, "n": number} for number, entry in numbered]

@@ -26,13 +26,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from lox_host.store.format import journal
-from lox_host.store.format.content import read_run, read_session_line, read_time
+from lox_host.store.format.content import read_session_line, read_time, run_of
 from lox_host.store.format.journal import Entry
 from lox_host.store.format.layout import bad_fields, check, is_count
 from lox_host.writer import Run
 
 # The beginning of a line: its checksum, its number and its kind.
 _LINE = re.compile(rb'([0-9a-f]{8}) \{"n":(\d+),"(\w+)":')
+_RUN_LINE = re.compile(rb'[0-9a-f]{8} \{"n":\d+,"run":')
 # The only kinds of lines that this file handles. Removed runs and lost rows need the whole
 # journal.
 _KINDS = {b"session", b"run", b"environment", b"flush", b"end", b"summary"}
@@ -63,6 +64,13 @@ class EndedSession:
         """All keys, in their order."""
         return list(self.summary["keys"])
 
+    @property
+    def entries_without_runs(self) -> list[Entry]:
+        """The entries of the journal but for those of runs, which may be thousands."""
+        lines = self.data.split(b"\n")
+        others = [line for line in lines if not _RUN_LINE.match(line)]
+        return journal.decode(b"\n".join(others)).entries
+
     @ft.cached_property
     def entries(self) -> list[Entry]:
         """All entries of the journal."""
@@ -88,8 +96,7 @@ def read_ended(data: bytes, sizes: Mapping[str, int]) -> EndedSession | None:
 
 def _read(lines: list[bytes], data: bytes, sizes: Mapping[str, int]) -> EndedSession:
     name, end, summary = "", None, {}
-    runs: dict[int, Run] = {}
-    saved_keys: dict[int, list[str]] = {}
+    run_lines: list[bytes] = []
     for number, line in enumerate(lines):
         head = _LINE.match(line)
         check(head)
@@ -100,17 +107,25 @@ def _read(lines: list[bytes], data: bytes, sizes: Mapping[str, int]) -> EndedSes
         # Skip the frames. They are most of the journal, and not needed here.
         if kind in (b"flush", b"environment"):
             continue
+        if kind == b"run":
+            run_lines.append(line[9:])
+            continue
         value = json.loads(line[9:].decode())[kind.decode()]
         if kind == b"session":
             name, _ = read_session_line(value)
-        elif kind == b"run":
-            run, keys = read_run(value)
-            runs[run.id], saved_keys[run.id] = run, keys
         elif kind == b"end":
             end = read_time(value)
         else:
             summary = value
+    runs: dict[int, Run] = {}
+    saved_keys: dict[int, list[str]] = {}
     with bad_fields():
+        # All runs at once: there may be thousands, and each call takes its time.
+        entries = json.loads(b"[%s]" % b",".join(run_lines))
+        check(len(entries) == len(run_lines))
+        for entry in entries:
+            run, keys = run_of(entry["run"])
+            runs[run.id], saved_keys[run.id] = run, keys
         check(name and end is not None and summary["runs"] == list(runs))
         files = summary["files"].items()
         check(all(is_count(size) and sizes.get(file) == size for file, size in files))

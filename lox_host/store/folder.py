@@ -14,7 +14,6 @@ import json
 import os
 import pathlib
 import re
-import secrets
 import time
 import warnings
 
@@ -23,7 +22,9 @@ from lox_host.store.format import journal
 from lox_host.store.format.files import file_size, is_file, read_file
 from lox_host.store.format.lock import is_locked
 
-MARKER, LIST, FORMAT = "lox.json", "sessions", 2
+MARKER, LIST, FORMAT = "lox.json", "sessions", 3
+# The format of stores on object storage, whose rows are in Parquet.
+OBJECTS_FORMAT = 2
 _SESSION = re.compile(r"\d{8}-\d{6}-\d{9}-\d+-[0-9a-f]{8}")
 _DATE = "%Y%m%d-%H%M%S"
 _FILE = re.compile(r"journal(\.new)?|\d{4,}\.arrows(\.new)?|uploads|\d{6,}.*\.parquet")
@@ -58,7 +59,7 @@ def begin_session(path: Path, mode: str, process: int = 0, job: str = "") -> pat
         process: The number of this process.
         job: Eight hexadecimal digits, the same for all processes that belong together.
     """
-    folder, job = pathlib.Path(os.path.expanduser(path)), job or secrets.token_hex(4)
+    folder, job = pathlib.Path(os.path.expanduser(path)), job or os.urandom(4).hex()
     check_mode(mode)
     if _has_objects(folder):
         raise ValueError(
@@ -307,6 +308,6 @@ def mark(folder: pathlib.Path) -> None:
     if not is_file(folder / LIST):
         os.close(os.open(folder / LIST, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666))
     # Replace the marker atomically: two processes may do this at the same time.
-    new = folder / f"{MARKER}.{secrets.token_hex(4)}"
+    new = folder / f"{MARKER}.{os.urandom(4).hex()}"
     new.write_text(json.dumps({"format": FORMAT}) + "\n")
     os.replace(new, folder / MARKER)

@@ -217,7 +217,10 @@ class Reader:
 
     @ft.cached_property
     def _content(self) -> Content:
-        return read_content(self.entries)
+        ended = self.ended_session
+        if ended is None:
+            return read_content(self.entries)
+        return read_content(ended.entries_without_runs, ended.runs, ended.saved_keys)
 
     @ft.cached_property
     def run_ids(self) -> np.ndarray:
@@ -274,7 +277,7 @@ class Reader:
 
     def frame_reader(self) -> FrameReader:
         """Return what reads single frames."""
-        entries = self.entries if self.is_whole else None
+        entries = (lambda: self.entries) if self.is_whole else None
         all_runs = np.array(sorted(self._known.saved_keys), np.int64)
         reader = FrameReader(self.folder, self.layouts, entries, all_runs)
         reader.is_strict = self.is_strict

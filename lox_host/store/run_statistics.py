@@ -118,6 +118,7 @@ def nonfinite(reader: Reader) -> dict[int, dict[str, NonFinite]]:
 def lost_rows(reader: Reader) -> Counter[str]:
     """Read everything, and return how many rows are damaged, by key."""
     with reader.frame_reader() as frames:
+        frames.is_thorough = True
         for frame in it.chain.from_iterable(reader.frames.values()):
             frames.read(frame, reader.run_ids, None)
         return frames.lost

@@ -221,7 +221,7 @@ def _flush(
     name = segment_name(number)
     # In the segment, all frames of a group are one row group, at this place.
     fields = [
-        Frame.joined(of_group, name, place)._asdict()
+        Frame.joined(of_group, name, place).to_json()
         for place, of_group in enumerate(frames.values())
     ]
     layouts = [layout for flush in flushes for layout in flush["layouts"]]

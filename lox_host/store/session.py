@@ -30,7 +30,7 @@ from lox_host.store.format.frame_reader import StaleSession
 from lox_host.store.format.frames import Encoder, Frame
 from lox_host.store.format.layout import Layout, flatten
 from lox_host.store.format.lock import lock, lock_soon
-from lox_host.store.format.segments import Segments, create_file, sync
+from lox_host.store.format.segments import Segments, create_file, start_sync, sync
 from lox_host.store.reader import Reader
 from lox_host.store.summary import note_summary
 from lox_host.writer import Run
@@ -139,8 +139,7 @@ class Session:
 
     def append(self, blocks: Sequence[Block]) -> None:
         """Add rows. The next `flush` writes them, or this call if there are many."""
-        # These numbers start at 0 in each call. `self._rows` is added to them below.
-        numbers = _row_numbers(blocks)
+        numbers, count = _row_numbers(blocks, self._rows)
         # While the disk is full, rows are kept in memory up to a limit. Then they are left
         # out, but their keys are not: an empty block still makes its group.
         waiting = sum(group.nbytes for group in self._groups.values())
@@ -148,8 +147,8 @@ class Session:
             self._lost_rows += sum(map(len, blocks))
             blocks = [block.select(slice(0)) for block in blocks]
         for block, its_numbers in zip(blocks, numbers, strict=True):
-            self._add(block, its_numbers[: len(block)] + self._rows)
-        self._rows += max((int(rows.max(initial=-1)) + 1 for rows in numbers), default=0)
+            self._add(block, its_numbers[: len(block)])
+        self._rows += count
         groups = self._groups.values()
         if any(of.nbytes >= BYTES or len(of.waiting) >= BLOCKS for of in groups):
             # All rows are in a group by now. If writing fails, the next `flush` raises. An
@@ -178,7 +177,7 @@ class Session:
             for group in groups:
                 if group.waiting:
                     frames.append(self._write(group))
-            fields = [frame._asdict() for frame in frames]
+            fields = [frame.to_json() for frame in frames]
             self._note({"flush": {**gap, "layouts": layouts, "frames": fields}})
         except BaseException:
             self._has_failed = True
@@ -207,11 +206,15 @@ class Session:
             self._note({"end": round(time.time() if seconds is None else seconds)})
         finally:
             self.close()
+        # The disk writes the data while this reads the journal.
+        wait_for_data = start_sync(self._folder.glob("*.arrows"))
         # The summary describes the files as compacting leaves them, so it comes last.
         compact(self._folder, self._segments.count, small_frames)
         note_summary(self._folder)
-        for path in (*self._folder.iterdir(), self._folder):
-            sync(path)
+        # `compact` has synced what it wrote.
+        sync(self._folder / journal.NAME)
+        sync(self._folder)
+        wait_for_data()
 
     def close(self) -> None:
         """Close all files without noting an end."""
@@ -260,17 +263,29 @@ def is_open_at(file: int, session: pathlib.Path) -> bool:
         return False
 
 
-def _row_numbers(blocks: Sequence[Block]) -> list[np.ndarray]:
+def _row_numbers(blocks: Sequence[Block], first: int) -> tuple[list[np.ndarray], int]:
     """Number the rows of all blocks in the order of logging, without gaps.
 
-    Rows of several blocks that were logged together have the same number: the orders
-    `[3, 9]` and `[3, 7]` become `[0, 2]` and `[0, 1]`.
+    Rows of several blocks that were logged together have the same number: with `first=5`,
+    the orders `[3, 9]` and `[3, 7]` become `[5, 7]` and `[5, 6]`.
+
+    Returns:
+        The numbers of each block, and how many different ones there are.
     """
-    if len(blocks) < 2:
-        return [np.arange(len(block)) for block in blocks]
+    if not blocks:
+        return [], 0
     orders = [block.order for block in blocks]
-    rank = np.unique(_concatenate(orders), return_inverse=True)[1]
-    return np.split(rank, np.cumsum([len(order) for order in orders])[:-1])
+    order = _concatenate(orders)
+    if len(blocks) == 1 or (order[1:] > order[:-1]).all():
+        rank, count = np.arange(first, first + len(order)), len(order)
+    else:
+        distinct, inverse = np.unique(order, return_inverse=True)
+        rank, count = inverse + first, len(distinct)
+    numbers, start = [], 0
+    for of_block in orders:
+        numbers.append(rank[start : start + len(of_block)])
+        start += len(of_block)
+    return numbers, count
 
 
 def _concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:

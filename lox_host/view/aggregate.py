@@ -95,6 +95,7 @@ def aggregate(
     """
     gone = diverged_runs(parts) if gone is None else gone
     logged = np.concatenate([part.runs for part in parts]) if parts else np.zeros(0, int)
+    # Runs that did not log this key have no part in it, neither alive nor diverged.
     members = [group[np.isin(group, logged)] for group in groups]
     alive = [group[~np.isin(group, gone)] for group in members]
     found = []
@@ -250,6 +251,7 @@ def _interpolated(
             lines.append((x[known][order], y[known][order]))
     if not lines:
         return np.zeros(0), np.zeros((0, 0))
+    # Every position that any run has, thinned evenly if there are too many to draw.
     common = np.unique(np.concatenate([x for x, _ in lines]))
     first, after = rows_in_span(common, span)
     common = common[first:after]
@@ -272,6 +274,7 @@ def smoothed(part: Part, number: int) -> Part:
     bad = ~np.isfinite(part.values)
     known = np.where(bad, 0, part.values) if bad.any() else part.values
     sums = _running_sums(known, number)
+    # The first rows have fewer before them: 1, 2, ..., number, number, ...
     rows = np.minimum(np.arange(1, len(known) + 1), number)
     values = (sums / rows[:, None]).astype(part.values.dtype)
     if bad.any():

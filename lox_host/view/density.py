@@ -142,6 +142,7 @@ def density(envelope: Envelope, y: tuple[float, float], rows: int = ROWS) -> np.
     known = np.isfinite(envelope.low) & np.isfinite(envelope.high)
     if not known.all():
         begin, end = np.where(known, begin, rows), np.where(known, end, rows)
+    # All columns in one array, one behind the other, for a single `bincount`.
     column = np.arange(columns)[:, None] * (rows + 1)
     size = columns * (rows + 1)
     enters = np.bincount((column + begin.astype(np.int32)).ravel(), minlength=size)
@@ -213,6 +214,8 @@ def _by_rows(values: Sequence[np.ndarray], x: np.ndarray) -> Envelope:
         span = (float(x[0]), float(x[0])) if rows else (0.0, 1.0)
         matrix = np.concatenate([v[:1] for v in values], axis=1)
         return Envelope(span, matrix, matrix)
+    # Between `rows` positions there are `rows - 1` steps, and a column has `size` of them.
+    # The last one may reach beyond the last position.
     size = -(-(rows - 1) // COLUMNS)
     columns = -(-(rows - 1) // size)
     low, high = _reduce_parts(values, size, columns)
@@ -256,6 +259,8 @@ def _reduced(
     result = np.full((columns, part.shape[1]), np.nan, part.dtype)
     whole = max(0, (len(part) - 1) // size)
     if whole:
+        # (rows, runs) -> (bins, size, runs). The first row of the next bin is where a line
+        # leaves this one, so without it there would be gaps between columns.
         matrix = part[: whole * size].reshape(whole, size, -1)
         inner = plain.reduce(matrix, axis=1)
         if not np.isfinite(inner).all():

@@ -103,7 +103,12 @@ def rows_of(logs: lox.logdict, records: Sequence[Record], lane: tuple, sizes: tu
             there = None
             if name in rows.masks:
                 there = keep(block(plain(rows.masks[name]), shape=()), mask)
-            owner = next(r for r in records if key in r.data and name in r.steps)
+            owner = next((r for r in records if key in r.data and name in r.steps), None)
+            if owner is None:
+                # Only a branch that was not taken logs the step.
+                assert there is not None, f"nothing was logged with the step {name!r}"
+                assert not there.any(), f"nothing was logged with the step {name!r}"
+                continue
             shape = np.shape(owner.steps[name])
             steps[name] = keep(block(plain(step), shape=shape), mask), there
         for i in range(len(columns[0])):

@@ -12,12 +12,12 @@ donated arguments, the policy of a `checkpoint`.
 import weakref
 from collections.abc import Callable
 
-from jax.extend.core import ClosedJaxpr, JaxprEqn
 from jax.typing import ArrayLike
 
 from lox._core.interpreter import Interpreter
 from lox._core.rules.registry import rule_for
 from lox._jax import equations
+from lox._jax.extend import ClosedJaxpr, JaxprEqn
 from lox._rows.collected import Collected
 
 

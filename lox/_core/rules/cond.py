@@ -17,12 +17,12 @@ examples. What this means for logs is in `exact_vmap.py`.
 import functools as ft
 
 import jax
-from jax.extend.core import JaxprEqn
 from jax.typing import ArrayLike
 
 from lox._core.interpreter import Interpreter
 from lox._core.rules.registry import rule_for
 from lox._core.staging import Staged, alike, stage
+from lox._jax.extend import JaxprEqn
 from lox._rows.collected import Collected, signature
 
 

@@ -36,7 +36,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
-from jax.extend.core import JaxprEqn
 from jax.typing import ArrayLike
 
 from lox._core import context as _context
@@ -51,6 +50,7 @@ from lox._core.rules.custom_logs import (
 from lox._core.rules.registry import rule_for
 from lox._core.staging import Staged, stage_once
 from lox._jax import hijax, sharding, tracing
+from lox._jax.extend import JaxprEqn
 from lox._jax.types import AnyArray, Program, PyTree
 from lox._rows.align import per_example
 from lox._rows.collected import Collected, Threaded

@@ -18,7 +18,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, JaxprEqn
 from jax.typing import ArrayLike
 
 from lox._core import context as _context
@@ -28,6 +27,7 @@ from lox._core.rules.custom import run_with
 from lox._core.rules.registry import rule_for
 from lox._core.staging import split, stage
 from lox._jax import equations, patches
+from lox._jax.extend import ClosedJaxpr, JaxprEqn
 from lox._jax.types import PyTree
 from lox._rows.collected import Collected
 

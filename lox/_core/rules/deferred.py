@@ -25,12 +25,12 @@ from typing import Any
 
 import jax
 from jax.core import AbstractValue
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive
 from jax.typing import ArrayLike
 
 from lox._core.rules.registry import rule_for, rule_of
 from lox._core.staging import stage_once
 from lox._jax import equations, tracing
+from lox._jax.extend import ClosedJaxpr, JaxprEqn, Literal, Primitive
 from lox._jax.types import PyTreeDef
 from lox._rows.collected import Collected
 

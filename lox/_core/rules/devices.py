@@ -19,7 +19,6 @@ beforehand. So the body is staged first, inside a `shard_map` without outputs.
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import JaxprEqn
 from jax.typing import ArrayLike
 
 from lox._core.analysis import records_in
@@ -27,6 +26,7 @@ from lox._core.interpreter import Interpreter
 from lox._core.rules.registry import rule_for
 from lox._core.staging import Staged, stage
 from lox._jax import sharding
+from lox._jax.extend import JaxprEqn
 from lox._jax.sharding import Division
 from lox._jax.types import PyTree
 from lox._rows.accumulator import Accumulator, Entry

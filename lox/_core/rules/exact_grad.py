@@ -28,7 +28,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.core import Trace, Tracer
-from jax.extend.core import JaxprEqn, Primitive, jaxpr_as_fun
 from jax.typing import ArrayLike
 
 from lox._core import context as _context
@@ -39,6 +38,7 @@ from lox._core.record import RECORD_EFFECTS, emit_effect, holds_records, listed
 from lox._core.rules.hoisting import has_loose_records
 from lox._core.staging import split
 from lox._jax import equations, patches, tracing
+from lox._jax.extend import JaxprEqn, Primitive, jaxpr_as_fun
 from lox._jax.types import AnyArray, Params
 
 

@@ -29,7 +29,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun
 from jax.typing import ArrayLike
 
 from lox._core import context as _context
@@ -41,6 +40,7 @@ from lox._core.record import holds_records
 from lox._core.rules.registry import rule_for
 from lox._core.staging import carry_predicate, split, stage, stage_once
 from lox._jax import patches, tracing
+from lox._jax.extend import ClosedJaxpr, JaxprEqn, jaxpr_as_fun
 from lox._jax.types import AnyArray, AxisData, Params
 from lox._rows.collected import Collected
 from lox._rows.loop_carry import choose

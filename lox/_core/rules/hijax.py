@@ -25,7 +25,6 @@ with a custom rule.
 import contextlib
 from collections.abc import Callable
 
-from jax.extend.core import JaxprEqn
 from jax.typing import ArrayLike
 
 from lox._core import context as _context
@@ -35,6 +34,7 @@ from lox._core.record import holds_records, log_effect
 from lox._core.rules.custom import custom_jvp, custom_vjp
 from lox._core.rules.registry import rule_for, rules
 from lox._jax import hijax, patches
+from lox._jax.extend import JaxprEqn
 from lox._jax.types import PyTree
 from lox._rows.collected import Collected
 

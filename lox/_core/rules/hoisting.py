@@ -25,11 +25,10 @@ anchor that is not needed changes no log.
 
 from collections.abc import Sequence
 
-from jax.extend.core import Jaxpr, JaxprEqn, Literal
-
 from lox._core.record import holds_records
 from lox._core.staging import split
 from lox._jax import equations
+from lox._jax.extend import Jaxpr, JaxprEqn, Literal
 from lox._jax.types import Atom, Program
 
 # For each of some values, whether it changes from iteration to iteration.

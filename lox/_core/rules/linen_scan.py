@@ -9,11 +9,10 @@ this check alone, logs are left out. The loop itself is traced once more, with a
 
 from collections.abc import Callable, Sequence
 
-from jax.extend.core import Jaxpr
-
 from lox._core.interpreter import without_records
 from lox._core.record import holds_records
 from lox._jax import equations, patches
+from lox._jax.extend import Jaxpr
 
 
 @patches.implements("nn.scan of flax")

@@ -27,10 +27,10 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import JaxprEqn
 
 from lox._core.interpreter import Interpreter
 from lox._core.staging import Staged, split, stage
+from lox._jax.extend import JaxprEqn
 from lox._jax.types import Params
 from lox._rows.collected import Collected, Threaded
 from lox._rows.loop_carry import CarriedState, Gathering, choose

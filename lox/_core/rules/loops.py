@@ -27,7 +27,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import JaxprEqn
 from jax.typing import ArrayLike
 
 from lox._core.interpreter import Interpreter
@@ -41,6 +40,7 @@ from lox._core.rules.loop_with_logs import (
 from lox._core.rules.registry import rule_for
 from lox._core.staging import Staged, carry_predicate, split, stage
 from lox._jax import equations, sharding
+from lox._jax.extend import JaxprEqn
 from lox._jax.types import Params
 from lox._rows.collected import Collected
 

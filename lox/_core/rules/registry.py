@@ -27,9 +27,8 @@ A primitive that holds a record but has no rule is an error, so no record is los
 
 from collections.abc import Callable
 
-from jax.extend.core import JaxprEqn
-
 from lox._jax import equations
+from lox._jax.extend import JaxprEqn
 from lox._rows.collected import Collected
 
 Rule = Callable[..., tuple[list, Collected]]

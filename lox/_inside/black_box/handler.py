@@ -19,7 +19,6 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import JaxprEqn
 
 from lox._core.analysis import lets_buffer_through
 from lox._core.collect import Collect
@@ -29,6 +28,7 @@ from lox._core.record import Record
 from lox._core.when import Condition, asked_of_record
 from lox._inside.black_box.box import FIRES, NUMBER, Box
 from lox._jax import sharding
+from lox._jax.extend import JaxprEqn
 from lox._rows.align import repeated
 from lox._rows.collected import Collected, Keys, Threaded
 from lox._rows.rows import Rows, Where, static

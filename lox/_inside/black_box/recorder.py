@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Jaxpr, JaxprEqn
 
 from lox._core.analysis import keys_in, lets_buffer_through, records_in
 from lox._core.collect import Collect
@@ -26,6 +25,7 @@ from lox._inside.black_box.box import NEVER, Box, lanes_of
 from lox._inside.black_box.handler import RecordLast
 from lox._inside.black_box.recording import Recording, Report
 from lox._jax import equations, tracing
+from lox._jax.extend import Jaxpr, JaxprEqn
 from lox._logdict.logdict import logdict
 from lox._rows.collected import Collected
 from lox._rows.types import P, R

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 from jax.core import Tracer
-from jax.extend.core import ClosedJaxpr
 
 from lox._core.analysis import check
 from lox._core.flax_nnx import calls_in_place
@@ -19,6 +18,7 @@ from lox._inside.nan.report import NanReport
 from lox._inside.nan.search import Search, Searched
 from lox._jax import equations
 from lox._jax.examples import marked
+from lox._jax.extend import ClosedJaxpr
 from lox._jax.types import PyTree
 from lox._rows.types import P
 

@@ -17,7 +17,6 @@ from collections.abc import Collection, Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from lox._core.log import relog
 from lox._core.record import Delivery, Record
@@ -33,6 +32,7 @@ from lox._inside.nan.look import (
     may_be_bad,
 )
 from lox._inside.nan.program_map import EqnPath, ProgramMap, is_float
+from lox._jax.extend import Jaxpr, JaxprEqn, Var
 from lox._jax.types import AnyArray, Atom, Code, Params
 from lox._rows.collected import Collected
 from lox._rows.rows import Where, static

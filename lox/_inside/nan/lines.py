@@ -6,10 +6,9 @@ import pathlib
 import sysconfig
 from collections.abc import Sequence
 
-from jax.extend.core import JaxprEqn
-
 from lox._inside.nan.program_map import EqnPath, ProgramMap
 from lox._jax import tracing
+from lox._jax.extend import JaxprEqn
 from lox._jax.name_scopes import Level, levels_of
 
 _LIBRARIES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})

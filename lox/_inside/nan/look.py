@@ -20,12 +20,12 @@ from typing import Self, TypeAlias, cast
 import jax
 import jax.numpy as jnp
 from jax.core import ShapedArray
-from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from lox._core.handler import Handler
 from lox._core.record import RECORD_EFFECTS, Record
 from lox._inside.nan.program_map import LOOPS, REGIONS, EqnPath, ProgramMap, is_float
 from lox._jax import equations, sharding
+from lox._jax.extend import Jaxpr, JaxprEqn, Var
 from lox._jax.sharding import Division
 from lox._jax.types import AnyArray, Atom, Code, PyTree
 from lox._rows.collected import Collected, Threaded

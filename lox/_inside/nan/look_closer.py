@@ -18,12 +18,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 from lox._core.record import Delivery, Record
 from lox._inside.nan.look import LookAtValues, Moment, Read, State, flag, floats, may_be_bad
 from lox._inside.nan.program_map import EqnPath, ProgramMap
 from lox._jax import equations
+from lox._jax.extend import Jaxpr, JaxprEqn, Literal, Var
 from lox._jax.types import AnyArray, Atom, Params
 from lox._rows.collected import Collected
 from lox._rows.rows import Where, static

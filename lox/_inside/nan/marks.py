@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from typing import cast
 
 from jax.core import ShapedArray
-from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 from lox._inside.nan.program_map import CALLS, ELEMENTWISE, EqnPath, ProgramMap
 from lox._jax import equations
 from lox._jax.examples import EXAMPLE
+from lox._jax.extend import Jaxpr, JaxprEqn, Literal, Var
 from lox._jax.types import Atom
 
 # The most connected values to look at.

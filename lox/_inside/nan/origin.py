@@ -20,13 +20,13 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
 from lox._core.staging import split
 from lox._inside.nan.births import EqnPlace, Flags
 from lox._inside.nan.look import INFINITE, Moment
 from lox._inside.nan.program_map import CALLS, ELEMENTWISE, LOOPS, EqnPath, ProgramMap
 from lox._jax import equations
+from lox._jax.extend import Jaxpr, JaxprEqn, Literal
 from lox._jax.types import Atom
 
 # The most moments to look at.

@@ -26,13 +26,13 @@ from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from lox._core.record import holds_records
 from lox._core.rules.registry import rules
 from lox._core.staging import carry_predicate
 from lox._jax import equations, tracing
 from lox._jax.examples import EXAMPLE
+from lox._jax.extend import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from lox._jax.types import AnyArray, Atom
 
 # The numbers of the equations around a program, the outermost first.

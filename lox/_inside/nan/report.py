@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, SupportsInt
 
 import numpy as np
-from jax.extend.core import JaxprEqn
 from jax.typing import ArrayLike
 
 from lox._inside.nan.lines import Line
 from lox._inside.nan.program_map import ELEMENTWISE
 from lox._jax import equations, tracing
+from lox._jax.extend import JaxprEqn
 
 Index = tuple[int, ...]
 # An input or output of an equation. None: it is no array, such as a PRNG key.

@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 from jax.typing import ArrayLike
 
 from lox._core.interpreter import Interpreter
@@ -34,6 +33,7 @@ from lox._inside.nan.origin import OriginSearch
 from lox._inside.nan.program_map import EqnPath, ProgramMap, is_float
 from lox._inside.nan.report import Index, Loop, NanReport, find_culprit, is_inexact
 from lox._jax import equations, sharding, tracing
+from lox._jax.extend import ClosedJaxpr, JaxprEqn, Literal
 from lox._jax.types import Atom
 
 # Takes the arguments of a program. Returns the flags of its outputs, and the final state.

@@ -33,7 +33,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 import jax
-from jax.extend.core import Jaxpr, JaxprEqn
 
 from lox._core.analysis import last_uses
 from lox._core.derivative_hook import not_looking
@@ -55,6 +54,7 @@ from lox._inside.watching.places import (
     outputs_of,
 )
 from lox._jax import equations
+from lox._jax.extend import Jaxpr, JaxprEqn
 from lox._jax.name_scopes import mark_watched
 from lox._jax.types import AnyArray, Code, PyTree
 from lox._rows.collected import Collected

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import JaxprEqn
 
 from lox._core.log import check_values, names_in
 from lox._core.stats import STATISTICS, described
 from lox._inside.watching.places import Selection
+from lox._jax.extend import JaxprEqn
 from lox._jax.types import PyTree
 
 # Takes an array, and returns a number or anything else that can be logged.

@@ -29,12 +29,12 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 from jax.core import ShapedArray
-from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from lox._core.analysis import FORWARD_RULES, REVERSE_RULES, variables
 from lox._core.record import log_p
 from lox._core.rules.registry import rules
 from lox._jax import equations
+from lox._jax.extend import Jaxpr, JaxprEqn, Var
 from lox._jax.name_scopes import Level, levels_of
 from lox._jax.types import Code, Program
 

@@ -8,7 +8,6 @@ from typing import Any, ParamSpec
 
 import jax
 from jax.core import AbstractValue
-from jax.extend.core import Jaxpr, JaxprEqn
 
 from lox._core import context as _context
 from lox._core.analysis import last_uses
@@ -29,6 +28,7 @@ from lox._inside.watching.places import (
     programs_in,
 )
 from lox._jax import equations
+from lox._jax.extend import Jaxpr, JaxprEqn
 
 P = ParamSpec("P")
 

@@ -15,8 +15,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from jax.extend.core import Jaxpr, JaxprEqn
-
 from lox._core import context as _context
 from lox._core.analysis import records_in
 from lox._core.derivative_hook import looking, not_looking
@@ -34,6 +32,7 @@ from lox._inside.watching.places import (
     matches,
     scope_names,
 )
+from lox._jax.extend import Jaxpr, JaxprEqn
 from lox._jax.types import AnyArray, PyTree
 from lox._rows.types import P, R
 

@@ -11,7 +11,7 @@ import functools as ft
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lox_host.store.format.frames import Frame
@@ -46,11 +46,20 @@ class Content(NamedTuple):
     problems: tuple[str, ...]
 
 
-def read_content(entries: Sequence[Entry]) -> Content:
-    """Collect the content of a session from the entries of its journal."""
+def read_content(
+    entries: Sequence[Entry],
+    known_runs: Mapping[int, Run] = {},
+    known_keys: Mapping[int, list[str]] = {},
+) -> Content:
+    """Collect the content of a session from the entries of its journal.
+
+    Args:
+        entries: The entries.
+        known_runs: Runs by id whose entries have been read, and left out.
+        known_keys: The keys that these were saved with.
+    """
     name, version, end = "", 1, None
-    runs: dict[int, Run] = {}
-    saved_keys: dict[int, list[str]] = {}
+    runs, saved_keys = dict(known_runs), dict(known_keys)
     layouts: dict[int, Layout] = {}
     environment: dict[str, Any] = {}
     removed: set[int] = set()
@@ -140,22 +149,35 @@ def read_session_line(fields: Any) -> tuple[str, int]:
         return fields["name"], fields["format"]
 
 
+_RUN_FIELDS = frozenset(field.name for field in dataclasses.fields(Run))
+
+
 def read_run(fields: Any) -> tuple[Run, list[str]]:
     """Return a run and its keys. Lines of earlier versions lack some fields."""
     with bad_fields():
-        names = {field.name for field in dataclasses.fields(Run)}
-        known = {name: value for name, value in fields.items() if name in names}
-        if "launch" not in known:
-            # Earlier versions called the launch `group`, and had no groups.
-            known["launch"] = known.pop("group")
-        lists = {"key": tuple(fields["key"]), "tags": tuple(fields.get("tags", ()))}
-        run = Run(**{**known, **lists})
-        keys = fields.get("keys", [])
-        texts = (run.name, run.launch, run.job, run.group, *run.tags, *keys)
-        check(all(isinstance(text, str) for text in texts))
-        check(type(run.id) is int and 0 <= run.id < 2**31 and is_count(run.process))
-        check(is_count(run.index) and type(run.resumed) is bool)
-        check(all(type(word) is int for word in run.key) and isinstance(run.config, dict))
+        return run_of(fields)
+
+
+def run_of(fields: Any) -> tuple[Run, list[str]]:
+    """Return the same, but raise any error if the fields are malformed."""
+    known = {name: value for name, value in fields.items() if name in _RUN_FIELDS}
+    if "launch" not in known:
+        # Earlier versions called the launch `group`, and had no groups.
+        known["launch"] = known.pop("group")
+    known["key"], known["tags"] = tuple(fields["key"]), tuple(fields.get("tags", ()))
+    run, keys = Run(**known), fields.get("keys", [])
+    texts = run.name, run.launch, run.job, run.group, *run.tags, *keys
+    check(
+        {*map(type, texts)} == {str}
+        and {*map(type, run.key)} <= {int}
+        and {*map(type, (run.id, run.process, run.index))} == {int}
+        and 0 <= run.id < 2**31
+        and run.process >= 0 <= run.index
+        and type(run.resumed) is bool
+        and type(run.config) is dict
+    )
+    # Most times are in this century, and need no closer look.
+    if type(run.start) is not float or not 0 <= run.start < 2**32:
         read_time(run.start)
     return run, list(keys)
 

@@ -1,7 +1,13 @@
 """Arrays of every dtype that JAX has in dtypes that Arrow has, and back, bit by bit."""
 
-import ml_dtypes
 import numpy as np
+
+# The dtypes of NumPy that can be stored. The others are those of `ml_dtypes`, which takes a
+# while to import.
+_PLAIN = frozenset(
+    ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+    + ("float16", "float32", "float64", "complex64", "complex128")
+)
 
 # A quiet NaN of float32; the lower bits are free.
 _NAN = np.uint32(0x7FC00000)
@@ -9,13 +15,20 @@ _NAN = np.uint32(0x7FC00000)
 
 def dtype_named(name: str) -> np.dtype:
     """Return the dtype that is called `name`."""
+    if name in _PLAIN:
+        return np.dtype(name)
+    import ml_dtypes
+
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def is_storable(dtype: np.dtype) -> bool:
     """Return whether arrays of this dtype can be stored."""
-    is_small = dtype.itemsize <= (16 if dtype.kind == "c" else 8)
-    return hasattr(ml_dtypes, dtype.name) or (dtype.kind in "biufc" and is_small)
+    if dtype.name in _PLAIN:
+        return True
+    import ml_dtypes
+
+    return hasattr(ml_dtypes, dtype.name)
 
 
 def to_stored(array: np.ndarray) -> np.ndarray:

@@ -7,14 +7,14 @@ were needed before. The reader fetches the other segments when it needs them.
 import os
 import pathlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np
 
 from lox_host.rows import Block
 from lox_host.store.address import remote, url_of
 from lox_host.store.format.files import is_file, open_file
-from lox_host.store.format.frames import Frame, read_column
+from lox_host.store.format.frames import Frame, is_whole, read_column
 from lox_host.store.format.journal import SEGMENT_FILE, Entry, read_journal, warn_left_out
 from lox_host.store.format.layout import RUN, Layout
 from lox_host.store.format.parquet import SegmentFile
@@ -30,8 +30,8 @@ class FrameReader:
     Args:
         session: The folder of the session.
         layouts: The layouts by the number of the group.
-        journal: The entries of the journal when the session was opened. If a file is
-            missing and the journal is still the same, the session is damaged. Otherwise,
+        journal: Returns the entries of the journal when the session was opened. If a file
+            is missing and the journal is still the same, the session is damaged. Otherwise,
             or if this is None, it is stale.
         runs: The ids of all runs that the session has had, sorted. Rows with another id
             have lost the line of their run.
@@ -39,13 +39,15 @@ class FrameReader:
     Attributes:
         lost: How many rows could not be read so far, by key.
         is_strict: Whether to raise an `OSError` for damaged data.
+        is_thorough: Whether to look even at bytes that only other programs read: those of
+            columns with a pattern.
     """
 
     def __init__(
         self,
         session: pathlib.Path,
         layouts: Mapping[int, Layout],
-        journal: list[Entry] | None,
+        journal: Callable[[], list[Entry]] | None,
         runs: np.ndarray,
     ):
         self._session, self._layouts, self._journal = session, layouts, journal
@@ -53,7 +55,7 @@ class FrameReader:
         self._name, self._file = "", -1
         self._segment: SegmentFile | None = None
         self.lost = Counter[str]()
-        self.is_strict = False
+        self.is_strict = self.is_thorough = False
 
     def __enter__(self) -> "FrameReader":
         return self
@@ -89,8 +91,8 @@ class FrameReader:
         # Read the column of the runs first. If none of them is wanted, stop here.
         ids, is_wanted = self.column(frame, RUN), None
         if ids is not None and low != high:
-            is_wanted = np.isin(ids, runs[first:after])
-            if lost := int((~np.isin(ids, self._runs)).sum()):
+            is_wanted = _are_among(ids, runs[first:after])
+            if lost := int((~_are_among(ids, self._runs)).sum()):
                 self.lost.update(dict.fromkeys(wanted, lost))
             if not is_wanted.any():
                 return None
@@ -134,12 +136,18 @@ class FrameReader:
                 return None
         else:
             column, extent = layout.columns[number], frame.columns[number]
+            if self.is_thorough and not is_whole(self._file, extent):
+                return None
             array = read_column(self._file, extent, column, frame.rows)
         if number == RUN and array is not None and len(array):
             # Readers skip frames by the run ids in the journal, so these must be right.
             is_right = (int(array.min()), int(array.max())) == frame.runs
             return array if is_right else None
         return array
+
+    def knows(self, runs: np.ndarray) -> bool:
+        """Return whether the session has had all of these runs."""
+        return bool(np.isin(runs, self._runs).all())
 
     def warn_of_damage(self) -> None:
         """Warn of the rows that have been left out so far."""
@@ -174,8 +182,19 @@ class FrameReader:
         try:
             if url_of(self._session.parent) is not None:
                 remote().refresh_session(self._session, at_once=True)
-            is_same = read_journal(self._session).entries == self._journal
+            known = None if self._journal is None else self._journal()
+            is_same = read_journal(self._session).entries == known
         except FileNotFoundError:
             is_same = False
         if not is_same:
             raise StaleSession
+
+
+def _are_among(ids: np.ndarray, runs: np.ndarray) -> np.ndarray:
+    """Return for each row whether its run is one of these."""
+    starts = np.flatnonzero(ids[1:] != ids[:-1]) + 1
+    if 4 * len(starts) > len(ids):
+        return np.isin(ids, runs)
+    # Often the rows of a run come one after the other. Then look at the first of them.
+    starts = np.concatenate([[0], starts])
+    return np.repeat(np.isin(ids[starts], runs), np.diff(starts, append=len(ids)))

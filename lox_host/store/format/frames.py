@@ -6,7 +6,8 @@
                       |------|  an extent: offset, size and checksum of one column
 
 The journal has the extents of each frame. So a reader can go straight to a column, read it
-with one call, and verify its checksum.
+with one call, and verify its checksum. If a column follows a pattern, such as the numbers
+of the rows, the journal has the pattern, and the column is compressed for other programs.
 """
 
 import dataclasses
@@ -14,23 +15,40 @@ import io
 import json
 import math
 import os
+import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from lox_host.store.format.arrow_message import record_batch
 from lox_host.store.format.dtypes import dtype_named, from_stored, to_stored
 from lox_host.store.format.journal import DATA_FILE, SEGMENT_FILE
 from lox_host.store.format.layout import Column, Layout, bad_fields, check, is_count
+from lox_host.store.format.lz4 import compress
+from lox_host.store.format.pattern import Pattern
+
+# Columns of fewer rows are stored as they are, without looking for a pattern.
+FEW = 512
 
 
 class Extent(NamedTuple):
-    """The place of a column in its file, and the checksum of its bytes."""
+    """The place of a column in its file, the checksum of its bytes, and its pattern.
+
+    The bytes of a column with a pattern are compressed. Readers use the pattern.
+    """
 
     offset: int
     size: int
     checksum: int
+    pattern: Pattern | None = None
+
+    @classmethod
+    def of(cls, offset: int, size: int, checksum: int, pattern: Any = None) -> "Extent":
+        """Return the extent that a line of the journal describes."""
+        known = None if pattern is None else Pattern.from_json(pattern)
+        return cls(offset, size, checksum, known)
 
 
 class Frame(NamedTuple):
@@ -75,7 +93,7 @@ class Frame(NamedTuple):
             frame = cls(
                 *(fields[name] for name in ("group", "file", "start", "end", "rows")),
                 runs=(low, high),
-                columns=tuple([Extent(*column) for column in fields["columns"]]),
+                columns=tuple([Extent.of(*column) for column in fields["columns"]]),
                 nonfinite=None if nonfinite is None else tuple(nonfinite),
             )
             frame._check(layouts[frame.group])
@@ -96,10 +114,16 @@ class Frame(NamedTuple):
             nonfinite=tuple(sorted({i for f in frames for i in f.nonfinite or ()})),
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields for a line of the journal."""
+        columns = [x[:3] if x.pattern is None else x for x in self.columns]
+        return {**self._asdict(), "columns": columns}
+
     def _check(self, layout: Layout) -> None:
         """Raise unless each column has the size of `rows` rows and lies in the frame.
 
-        So a reader never reads or allocates more than the size of the file.
+        So a reader never reads more than the size of the file. It allocates at most 255
+        times as much, as LZ4 cannot compress more than that.
         """
         check(DATA_FILE.fullmatch(self.file) or self.is_segment)
         check(is_count(self.start) and is_count(self.end) and is_count(self.rows))
@@ -108,10 +132,16 @@ class Frame(NamedTuple):
         if self.is_segment:  # Parquet has its own extents and checksums
             check(self.end == self.start + 1 and not self.columns)
             return
-        for extent, bits in zip(self.columns, layout.bits, strict=True):
+        columns = zip(self.columns, layout.bits, layout.columns, strict=True)
+        for extent, bits, column in columns:
             check(is_count(extent.offset) and is_count(extent.size))
-            # Booleans take one bit each, rounded up to whole bytes at the end.
-            check(extent.size == -(-self.rows * bits // 8))
+            if extent.pattern is None:
+                # Booleans take one bit each, rounded up to whole bytes at the end.
+                check(extent.size == -(-self.rows * bits // 8))
+            else:
+                check(may_have_pattern(dtype_named(column.dtype), column.shape))
+                check(extent.pattern.rows == self.rows)
+                check(self.rows * bits // 8 <= 255 * extent.size)
             check(self.start <= extent.offset and extent.offset + extent.size <= self.end)
 
 
@@ -119,50 +149,94 @@ class Encoder:
     """Turns rows of one layout into parts of an Arrow IPC stream."""
 
     def __init__(self, layout: Layout):
-        import nanoarrow as na
-
-        self._types = [_arrow_types(column) for column in layout.columns]
-        fields = {
-            column.name: types[-1][0]
-            for column, types in zip(layout.columns, self._types, strict=True)
-        }
-        metadata = {"lox": json.dumps(dataclasses.asdict(layout))}
-        self._schema = na.c_schema(na.Schema(na.struct(fields), metadata=metadata))
+        self._layout = layout
+        # The number of arrays in a row of each column, from the outside in: a row of the
+        # shape (2, 3) is 1 list of 2 lists, which hold 6 numbers.
+        self._counts = [_counts(column) for column in layout.columns]
 
     def schema(self) -> bytes:
         """Return the first bytes of a file. Its metadata has the layout, under `lox`."""
-        return self._encode([], write_schema=True)
-
-    def frame(self, columns: Sequence[np.ndarray]) -> tuple[bytes, list[Extent]]:
-        """Return the bytes of a frame, and the extents of its columns in these bytes."""
         import nanoarrow as na
-
-        rows = len(columns[0])
-        buffers = [_to_buffer(column) for column in columns]
-        children = [
-            _arrow_array(types, rows, buffer)
-            for types, buffer in zip(self._types, buffers, strict=True)
-        ]
-        batch = na.c_array_from_buffers(self._schema, rows, [None], children=children)
-        data = self._encode([batch], write_schema=False)
-        # An IPC message is a mark (4 bytes), the length of the header (4 bytes), the header
-        # and a body. The body holds one buffer per column, each padded to 8 bytes.
-        offset, extents = 8 + int.from_bytes(data[4:8], "little"), []
-        for buffer in buffers:
-            extents.append(Extent(offset, buffer.nbytes, zlib.crc32(buffer)))
-            offset += buffer.nbytes + -buffer.nbytes % 8
-        return data, extents
-
-    def _encode(self, batches: Sequence[Any], *, write_schema: bool) -> bytes:
         from nanoarrow.c_array_stream import CArrayStream
         from nanoarrow.ipc import StreamWriter
 
+        fields = {column.name: _arrow_type(column) for column in self._layout.columns}
+        metadata = {"lox": json.dumps(dataclasses.asdict(self._layout))}
+        schema = na.c_schema(na.Schema(na.struct(fields), metadata=metadata))
         out = io.BytesIO()
         writer = StreamWriter.from_writable(out)
-        stream = CArrayStream.from_c_arrays(list(batches), self._schema)
-        writer.write_stream(stream, write_schema=write_schema)
+        writer.write_stream(CArrayStream.from_c_arrays([], schema), write_schema=True)
         writer.release()
         return out.getvalue()
+
+    def frame(
+        self, columns: Sequence[np.ndarray]
+    ) -> tuple[list[bytes | np.ndarray], list[Extent]]:
+        """Return a frame in parts, and the extents of its columns in all of them.
+
+        The large parts are the columns themselves, which are not copied.
+        """
+        rows = len(columns[0])
+        buffers = [_Buffer.of(column) for column in columns]
+        is_compressed = any(buffer.pattern is not None for buffer in buffers)
+        nodes: list[tuple[int, int]] = []
+        sizes: list[int] = []
+        for counts, buffer in zip(self._counts, buffers, strict=True):
+            # An array without elements has the type null, which has no buffers.
+            is_null = not buffer.size
+            nodes += [(rows * count, rows if is_null else 0) for count in counts]
+            # Each array has a buffer for nulls, which is empty as there are none.
+            sizes += (
+                [] if is_null else [0] * len(counts) + [buffer.size + 8 * is_compressed]
+            )
+        header = record_batch(rows, nodes, sizes, is_compressed=is_compressed)
+        parts: list[bytes | np.ndarray] = [header]
+        offset, extents = len(header), []
+        for buffer in buffers:
+            prefix = buffer.prefix if is_compressed and buffer.size else b""
+            padding = bytes(-buffer.size % 8)
+            checksum = zlib.crc32(buffer.data)
+            place = offset + len(prefix)
+            extents.append(Extent(place, buffer.size, checksum, buffer.pattern))
+            parts += [prefix, buffer.data, padding]
+            offset = place + buffer.size + len(padding)
+        return parts, extents
+
+
+class _Buffer(NamedTuple):
+    """The bytes of a column, which may be compressed.
+
+    Attributes:
+        data: The bytes.
+        pattern: The pattern of the column, if it is compressed.
+        prefix: What is in front of it in a frame with compressed columns.
+    """
+
+    data: np.ndarray
+    pattern: Pattern | None = None
+    prefix: bytes = b"\xff" * 8
+
+    @property
+    def size(self) -> int:
+        return self.data.nbytes
+
+    @classmethod
+    def of(cls, column: np.ndarray) -> "_Buffer":
+        plain = to_stored(column)
+        if plain.dtype == bool:
+            return cls(np.packbits(plain.reshape(-1), bitorder="little"))
+        if len(plain) >= FEW and may_have_pattern(column.dtype, column.shape[1:]):
+            pattern = Pattern.of(plain)
+            packed = None if pattern is None else compress(plain, pattern)
+            if packed is not None and len(packed) < plain.nbytes:
+                prefix = struct.pack("<q", plain.nbytes)
+                return cls(np.frombuffer(packed, np.uint8), pattern, prefix)
+        return cls(plain.reshape(-1).view(np.uint8))
+
+
+def may_have_pattern(dtype: np.dtype, shape: tuple[int, ...]) -> bool:
+    """Return whether rows of this dtype and shape may have a pattern: plain numbers."""
+    return shape == () and dtype.isbuiltin == 1 and dtype.kind in "iuf"
 
 
 def read_column(file: int, extent: Extent, column: Column, rows: int) -> np.ndarray | None:
@@ -170,6 +244,8 @@ def read_column(file: int, extent: Extent, column: Column, rows: int) -> np.ndar
     # The file may have been cut short. Do not allocate memory for missing bytes.
     if extent.offset + extent.size > os.fstat(file).st_size:
         return None
+    if extent.pattern is not None:
+        return extent.pattern.column(dtype_named(column.dtype))
     data = _read_bytes(file, extent)
     if len(data) != extent.size or zlib.crc32(data) != extent.checksum:
         return None
@@ -183,6 +259,12 @@ def read_column(file: int, extent: Extent, column: Column, rows: int) -> np.ndar
     else:
         array = np.frombuffer(data, plain.dtype)
     return from_stored(array.reshape(shape), dtype)
+
+
+def is_whole(file: int, extent: Extent) -> bool:
+    """Return whether the bytes of a column are what was written."""
+    data = _read_bytes(file, extent)
+    return len(data) == extent.size and zlib.crc32(data) == extent.checksum
 
 
 def nonfinite_columns(columns: Sequence[np.ndarray]) -> tuple[int, ...]:
@@ -209,42 +291,31 @@ def _read_bytes(file: int, extent: Extent) -> bytes:
     )
 
 
-def _to_buffer(column: np.ndarray) -> np.ndarray:
-    plain = to_stored(column).reshape(-1)
-    return np.packbits(plain, bitorder="little") if plain.dtype == bool else plain
+def _counts(column: Column) -> list[int]:
+    shape = _stored_row(column).shape
+    if 0 in shape:
+        return [1]
+    return [math.prod(shape[:i]) for i in range(1, len(shape) + 1)]
 
 
-def _arrow_types(column: Column) -> list[tuple[Any, int]]:
-    """Return the types of a column from the inside out, with their number per row.
-
-    For example, rows of the shape (2, 3) are lists of 2 lists of 3 numbers:
-    `[(float, 6), (list of 3, 2), (list of 2, 1)]`.
-    """
+def _arrow_type(column: Column) -> Any:
+    """Return the type of a column. Rows of the shape (2, 3) are lists of lists."""
     import nanoarrow as na
 
-    plain = to_stored(np.zeros((1, *column.shape), dtype_named(column.dtype)))
+    plain = _stored_row(column)
     if not plain.size:
-        return [(na.null(), 1)]
+        return na.null()
     name = plain.dtype.name
-    types = [(na.Schema(na.Type[_ARROW_NAMES.get(name, name.upper())]), plain.size)]
-    for i, size in reversed(list(enumerate(plain.shape[1:], 1))):
-        types.append((na.fixed_size_list(types[-1][0], size), math.prod(plain.shape[:i])))
-    return types
+    kind = na.Schema(na.Type[_ARROW_NAMES.get(name, name.upper())])
+    for size in reversed(plain.shape[1:]):
+        kind = na.fixed_size_list(kind, size)
+    return kind
+
+
+def _stored_row(column: Column) -> np.ndarray:
+    """Return one row of a column, as it is stored: an axis of 1, and its shape."""
+    return to_stored(np.zeros((1, *column.shape), dtype_named(column.dtype)))
 
 
 # The dtypes whose names in Arrow differ from those in NumPy.
 _ARROW_NAMES = {"float16": "HALF_FLOAT", "float32": "FLOAT", "float64": "DOUBLE"}
-
-
-def _arrow_array(types: Sequence[tuple[Any, int]], rows: int, buffer: np.ndarray) -> Any:
-    """Return a column as an Arrow array: the values, in a list per axis of a row."""
-    import nanoarrow as na
-
-    (inner, size), *lists = types
-    if not buffer.size:
-        return na.c_array_from_buffers(inner, rows, [])
-    # No mask of nulls (None), then the numbers; each axis wraps them in lists once more.
-    array = na.c_array_from_buffers(inner, rows * size, [None, buffer])
-    for kind, size in lists:
-        array = na.c_array_from_buffers(kind, rows * size, [None], children=[array])
-    return array

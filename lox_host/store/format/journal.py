@@ -1,6 +1,6 @@
 """The journal of a session: numbered lines of JSON, each with a checksum in front.
 
-    5b1c33d0 {"n":0,"session":{"name":"20260131-235959-...","format":2}}
+    5b1c33d0 {"n":0,"session":{"name":"20260131-235959-...","format":3}}
     3e0a91c4 {"n":1,"run":{"id":0,"name":"0-1","key":[0,1],...}}      a run was opened
     6d20be15 {"n":2,"environment":{"host":"...","python":"3.13.1",...}}
     90b1d2f7 {"n":3,"flush":{"layouts":[...],"frames":[...]}}         rows were written
@@ -13,7 +13,8 @@ the data that it describes. One line holds all frames of a flush, so that a proc
 killed has written all of a flush or nothing. The numbers show a reader which lines are
 missing or repeated.
 
-Readers ignore fields that they do not know. The lines of the first format had no numbers,
+Readers ignore fields that they do not know. In the second format, no column of a frame has
+a pattern (see `pattern.py`). The lines of the first format had no numbers,
 no `session`, and in place of a `flush` a line for each layout and frame:
 
     90b1d2f7 {"group":0,"layout":{"columns":[...],...}}
@@ -30,6 +31,8 @@ import warnings
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from lox_host.store.address import shown
 from lox_host.store.format.files import file_size, read_file
@@ -111,14 +114,17 @@ def decode(data: bytes, first: int = 0) -> Journal:
     return Journal(entries, tuple(problems), after, len(data) - len(rest))
 
 
-def append(file: int, data: bytes) -> None:
-    """Append all of the data, or leave the file as it was."""
-    rest = memoryview(data)
+def append(file: int, *parts: bytes | np.ndarray) -> None:
+    """Append all parts, which are bytes, or leave the file as it was."""
+    written = 0
     try:
-        while rest:
-            rest = rest[os.write(file, rest) :]
+        for part in parts:
+            rest = memoryview(part)
+            while rest:
+                count = os.write(file, rest)
+                rest, written = rest[count:], written + count
     except BaseException:
-        os.ftruncate(file, os.fstat(file).st_size - (len(data) - len(rest)))
+        os.ftruncate(file, os.fstat(file).st_size - written)
         raise
 
 

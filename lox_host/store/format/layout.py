@@ -19,7 +19,6 @@ A layout that comes from a journal may be damaged or forged. `Layout.from_json` 
 so code that has a `Layout` can trust it.
 """
 
-import contextlib
 import dataclasses
 import functools as ft
 import itertools as it
@@ -240,31 +239,51 @@ def flatten(block: Block) -> tuple[Hashable, list[np.ndarray]]:
     """
     # The key has names, dtypes and shapes in the order of the columns. It also has the
     # lengths of containers. Without these, `[a, [b]]` would be the same as `[a, b]`.
-    trees = block.steps, block.values, block.valid, block.masks
-    arrays, kinds = [block.runs, block.time], [*map(len, trees), *block.forms.values()]
-    for name, node in it.chain.from_iterable(map(_nodes, filter(None, trees))):
-        if isinstance(node, np.ndarray):
-            arrays.append(node)
-            kinds += name, node.dtype.num, node.shape[1:]
-        else:
-            kinds += name, type(node), None if node is None else len(node)
+    arrays = [block.runs, block.time]
+    kinds: list[Hashable] = [*block.forms.values()]
+    for tree in (block.steps, block.values, block.valid, block.masks):
+        kinds.append(len(tree))
+        for name, node in tree.items():
+            _flatten(name, node, kinds, arrays)
     return tuple(kinds), arrays
 
 
-@contextlib.contextmanager
-def bad_fields() -> Iterator[None]:
-    """Turn any error that malformed fields of a journal cause into a `ValueError`."""
-    try:
-        yield
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
-        raise ValueError("not what lox writes") from error
+def _flatten(
+    name: Hashable, node: Tree, kinds: list[Hashable], arrays: list[np.ndarray]
+) -> None:
+    """Add a node to the key and to the columns of `flatten`, and then its children."""
+    if isinstance(node, np.ndarray):
+        arrays.append(node)
+        kinds += name, node.dtype.num, node.shape[1:]
+        return
+    kinds += name, type(node), None if node is None else len(node)
+    for inner, child in node.items() if isinstance(node, dict) else enumerate(node or ()):
+        _flatten(inner, child, kinds, arrays)
+
+
+class bad_fields:
+    """Turn any error that malformed fields of a journal cause into a `ValueError`.
+
+    A class, as this is entered for each of thousands of runs, and `contextmanager` takes
+    longer than what is in it.
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, _BAD_FIELDS):
+            raise ValueError("not what lox writes") from error
+
+
+_BAD_FIELDS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 def check(is_right: object) -> None:
@@ -288,14 +307,6 @@ def fill_tree(tree: NumberTree, column: Callable[[int], object]) -> Tree:
         return {name: fill_tree(child, column) for name, child in children}
     filled = [fill_tree(child, column) for child in children]
     return filled if kind == "list" else tuple(filled)
-
-
-def _nodes(tree: Tree) -> Iterator[tuple[object, Tree]]:
-    """Yield all nodes of a tree with their names, parents before children."""
-    for name, child in tree.items() if isinstance(tree, dict) else enumerate(tree):
-        yield name, child
-        if child is not None and not isinstance(child, np.ndarray):
-            yield from _nodes(child)
 
 
 def _named_arrays(block: Block) -> Iterator[tuple[str, np.ndarray]]:

@@ -3,9 +3,11 @@
 Only `lox.save` appends to files of a session that has ended, and only if it is undamaged.
 """
 
+import contextlib
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -17,6 +19,8 @@ from lox_host.store.format.layout import RUN
 # The size in bytes at which a new file begins, and how many files are open at a time.
 # Programs that log hundreds of groups must not run out of file descriptors.
 SIZE, OPEN = 256 << 20, 64
+# Frames with fewer bytes are written with one call.
+SMALL = 64 << 10
 
 
 class Segments:
@@ -52,17 +56,19 @@ class Segments:
     def write(self, group: int, encoder: Encoder, columns: Sequence[np.ndarray]) -> Frame:
         """Write a frame at the end of the file of its group."""
         name, file = self._file_of(group)
-        data, extents = encoder.frame(columns)
+        parts, extents = encoder.frame(columns)
+        size = sum(map(len, parts))
         # `append` cuts off incomplete frames, so the end of the file is the right place.
         start = os.fstat(file).st_size
         schema = b"" if start else encoder.schema()
-        append(file, schema + data)
+        # One call for what is small, and no copy of what is large.
+        append(file, *([b"".join([schema, *parts])] if size < SMALL else [schema, *parts]))
         offset, runs = start + len(schema), columns[RUN]
         return Frame(
             group=group,
             file=name,
             start=start,
-            end=offset + len(data),
+            end=offset + size,
             rows=len(runs),
             runs=(int(runs.min()), int(runs.max())),
             columns=tuple(e._replace(offset=offset + e.offset) for e in extents),
@@ -101,6 +107,37 @@ def sync(path: pathlib.Path) -> None:
     file = os.open(path, os.O_RDONLY)
     os.fsync(file)
     os.close(file)
+
+
+def start_sync(paths: Iterable[pathlib.Path]) -> Callable[[], None]:
+    """Start to force files to the disk on another thread.
+
+    Returns:
+        A function that waits for it. It raises if a file could not be written.
+    """
+    files = [os.open(path, os.O_RDONLY) for path in paths]
+    errors: list[OSError] = []
+
+    def sync_files() -> None:
+        for file in files:
+            try:
+                os.fsync(file)
+            except OSError as error:
+                errors.append(error)
+            os.close(file)
+
+    def wait() -> None:
+        if thread.ident is None:  # Python is ending, and starts no more threads
+            sync_files()
+        else:
+            thread.join()
+        if errors:
+            raise errors[0]
+
+    thread = threading.Thread(target=sync_files)
+    with contextlib.suppress(RuntimeError):
+        thread.start()
+    return wait
 
 
 def create_file(path: pathlib.Path) -> int:

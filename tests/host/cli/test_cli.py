@@ -581,6 +581,21 @@ for line in sys.argv[1:]:
 """
 
 
+def test_help_and_completion_do_without_numpy():
+    code = "import sys; from lox_host.cli.main import main; main(sys.argv[1:])"
+    for arguments in ([], ["completion", "bash"]):
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-c", code, *arguments],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout
+        assert "lox_host.cli.main" in done.stderr
+        assert "numpy" not in done.stderr
+
+
 def test_no_command_imports_jax_or_lox(store):
     needed = {
         "plot": "matplotlib",
