@@ -13,6 +13,7 @@ READY  := $(VENV)/.ready
 PYTEST := python -m pytest
 
 # The demo needs little: it has a small environment of its own until there is the large one.
+# Python compiles the modules that it imports, so pip does not compile all of them.
 DEMO   := $(if $(wildcard $(READY)),$(VENV),.venv-demo)
 
 # $(call calm,environment): XLA's CPU back end can deadlock in jaxlib 0.10.2, even without lox.
@@ -80,7 +81,7 @@ laws-flags: $(READY)
 
 .PHONY: test-libraries
 test-libraries: .venv-libraries/.ready ## Run the tests with flax, equinox, diffrax and others
-	@$(<D)/bin/$(PYTEST) tests/libraries $(ARGS)
+	@$(<D)/bin/$(PYTEST) tests/libraries docs/cookbook $(ARGS)
 
 .PHONY: coverage
 coverage: $(READY) ## Run the tests and show the lines and branches that they miss
@@ -122,11 +123,13 @@ docs: $(READY) ## Build the documentation, build/docs/index.html
 package: ## Build the wheel and the sdist, and try each in an empty environment
 	@[ -n "$(PYTHON)" ] || exit 1
 	@rm -rf dist build/package
+	@echo "Building the wheel and the sdist in dist/"
 	@$(PYTHON) -m venv build/package/tools
 	@build/package/tools/bin/python -m pip install -qq --disable-pip-version-check build twine
 	@build/package/tools/bin/python -m build -q
 	@build/package/tools/bin/twine check --strict dist/*
 	@for file in dist/*; do \
+		echo "Installing $$file into an empty environment"; \
 		rm -rf build/package/empty && mkdir -p build/package/empty/work || exit 1; \
 		$(PYTHON) -m venv build/package/empty/venv || exit 1; \
 		build/package/empty/venv/bin/python -m pip install -qq --disable-pip-version-check $$file || exit 1; \
@@ -147,7 +150,7 @@ $(READY): pyproject.toml
 	@echo "Setting up $(@D) with JAX, lox, matplotlib and tornado ($$($(PYTHON) --version))"
 	@rm -rf $(@D)
 	@$(PYTHON) -m venv $(@D)
-	@$(@D)/bin/python -m pip install --disable-pip-version-check -e '.[plot,view]'
+	@$(@D)/bin/python -m pip install --no-compile --disable-pip-version-check -e '.[plot,view]'
 	@touch $@
 
 .venv-jax-0.7.2/.ready: pyproject.toml

@@ -3,7 +3,12 @@
 And what they share with the tests: trackers that stay on this machine.
 """
 
+import contextlib
+import importlib.metadata
+import logging
 import os
+import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,12 +19,36 @@ collect_ignore = ["docs/conf.py"]
 if os.environ.get("JAX_NUM_CPU_DEVICES") != "8":
     collect_ignore.append("docs/many-devices.md")
 
+# The packages that the pages of the cookbook need. `make test` or `make test-libraries` has
+# all packages of a page, which `tests/docs/test_docs.py` checks; elsewhere it is left out.
+COOKBOOK = {
+    "equinox": ("equinox", "optax"),
+    "flax-linen": ("flax", "optax"),
+    "flax-nnx": ("flax", "optax"),
+    "hydra": ("hydra-core", "pandas"),
+    "notebook": ("matplotlib", "pandas"),
+    "optax": ("optax", "pandas"),
+    "ppo": ("flax", "gymnax", "optax"),
+    "wandb-offline": ("wandb",),
+}
+
+
+def _is_installed(package: str) -> bool:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return bool(importlib.metadata.version(package))
+    return False
+
+
+for page, packages in COOKBOOK.items():
+    if not all(map(_is_installed, packages)):
+        collect_ignore.append(f"docs/cookbook/{page}.md")
+
 
 @pytest.fixture(autouse=True)
 def _names(request: pytest.FixtureRequest, doctest_namespace: dict) -> None:
     if not isinstance(request.node, pytest.DoctestItem):
         return
-    if request.node.name == "trackers.md":
+    if request.node.name in ("trackers.md", "wandb-offline.md"):
         request.getfixturevalue("offline")
     import jax
     import jax.numpy as jnp
@@ -31,6 +60,25 @@ def _names(request: pytest.FixtureRequest, doctest_namespace: dict) -> None:
     patch.chdir(folder)
     for name in ("LOX_SPOOL", "LOX_CACHE"):
         patch.setenv(name, str(folder / name.lower()))
+
+
+@pytest.fixture(autouse=True)
+def _as_libraries_need_it(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let the libraries in the cookbook promote dtypes and ranks, as they do by default.
+
+    Undo what Hydra leaves behind: its arguments, and its handlers of Python's logging.
+    """
+    if request.path.parent.name != "cookbook":
+        yield
+        return
+    import jax
+
+    root = logging.getLogger()
+    argv, handlers, level = sys.argv, root.handlers[:], root.level
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+    sys.argv, root.handlers[:] = argv, handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """What a logger costs: a training loop that logs to it ÷ the same without logs.
 
-A step takes about a millisecond, so there are about a thousand records a second; each has
-two numbers and a step. It is over when everything has been sent to the writer's thread.
+A step takes about a millisecond, so there are about a thousand records per second, each
+with two numbers and a step. Time ends when everything has reached the writer's thread.
 """
 
 import io

@@ -1,6 +1,7 @@
 """Metrics of a sharded training step: `jit(spool(f))` ÷ the same returned by hand.
 
-On eight devices of this machine; that both exchange and hold the same is asserted.
+On eight devices of this machine. The benchmark checks that both programs use the same
+collectives and the same memory.
 """
 
 import collections

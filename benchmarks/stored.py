@@ -1,8 +1,8 @@
 """What writing to disk costs: the writer of `SaveLogger` ÷ other files, until closed.
 
-A row is a step and two numbers, but for the arrays. All write the same rows, and bring
-them to the operating system every 2,000 rows. "Until safe" means that all of them end with
-an `fsync`.
+A row has a step and two numbers, except in the lines about arrays. All write the same
+rows, and flush them to the operating system every 2,000 rows. "Until safe" means that all
+of them end with an `fsync`.
 """
 
 import functools as ft

@@ -1,7 +1,7 @@
 """What trackers cost: a training loop with one ÷ without, or ÷ a Python loop that calls it.
 
-Each of 200 steps logs two numbers and a step, to one run, offline or local. Time is until
-the tracker has got all of them.
+Each of 200 steps logs two numbers and a step, to one run, offline or local. Time ends
+when the tracker has all of them.
 """
 
 import contextlib

@@ -56,8 +56,8 @@ def log(name: str, value: PyTree, reduction: str = "replace") -> None:
         raise TypeError(f"The name in `logify.log` must be a string, not {name!r}.")
     if not isinstance(reduction, str) or reduction not in _REDUCTIONS:
         raise ValueError(
-            f"`logify.log` has no reduction {reduction!r}. There are "
-            f"{', '.join(map(repr, _REDUCTIONS))}; more are in `lox.log(..., reduce=...)`."
+            f"`logify.log` has no reduction {reduction!r}. Choose from "
+            f"{', '.join(map(repr, _REDUCTIONS))}; `lox.log(..., reduce=...)` has more."
         )
     _log.log({name: value}, reduce=_REDUCTIONS[reduction])
 
@@ -95,7 +95,7 @@ export.register_pytree_node_serialization(
 
 
 def logify(fun: Callable) -> Callable[..., tuple[PyTree, Logs]]:
-    """Make `fun` also return what it logs.
+    """Make `fun` return its logs along with its output.
 
     It works before and after `jit`, `vmap` and `grad`, and wherever `lox.spool` works. The
     logs also contain what `lox.log` logs in `fun`, under `"append"` or under the reduction
@@ -109,7 +109,7 @@ def logify(fun: Callable) -> Callable[..., tuple[PyTree, Logs]]:
         fun: Any JAX function.
 
     Returns:
-        A function returning the pair of `fun`'s output and its logs.
+        A function that returns a pair, the output of `fun` and its logs.
 
     Example:
         >>> import logify

@@ -31,7 +31,7 @@ def init(
     Args:
         key: A PRNG key, or a number.
         config: The configuration of the run. Values may be traced.
-        name: What the run is called. It may refer to entries of the configuration, to
+        name: The name of the run. It can refer to entries of the configuration, to
             `{seed}` and to `{index}`: see `Logger.init`.
         group: A name for runs that belong together.
         tags: One or more words to find the run by.

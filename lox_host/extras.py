@@ -10,5 +10,7 @@ def import_extra(module: str, who: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"{who} needs `pip install jax-lox[{extra}]`.", name=error.name
+            f"{who} needs `pip install 'jax-lox[{extra}]'`, or `pip install '.[{extra}]'` "
+            "in a clone.",
+            name=error.name,
         ) from error

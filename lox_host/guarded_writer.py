@@ -114,8 +114,8 @@ class GuardedWriter:
         self._is_stalled = True
         self._warn(
             f"{self._name} has not returned from `{self._method()}` for "
-            f"{self._patience:g} seconds. lox no longer waits for it: rows of "
-            f"{self._those()} that it has no room for are left out."
+            f"{self._patience:g} seconds. lox no longer waits for it, and drops rows of "
+            f"{self._those()} when its queue is full."
         )
         return True
 
@@ -190,9 +190,9 @@ class GuardedWriter:
         if is_first:
             self._is_reported = False
             self._warn(
-                f"{self._name} failed with {_described(error)}. lox tries again now and "
-                f"then, and writes no rows of {self._those()} until it works. "
-                "`logger.finish` raises if anything is missing."
+                f"{self._name} failed with {_described(error)}. lox keeps trying, and "
+                f"writes no rows of {self._those()} until it works. `logger.finish` raises "
+                "if anything is missing."
             )
 
     def _works_again(self) -> None:

@@ -70,9 +70,9 @@ class HostLogger:
         members: Sequence["HostLogger"] = (),
     ):
         if on_error not in ("warn", "raise"):
-            raise ValueError(f'`on_error` is "warn" or "raise", not {on_error!r}.')
+            raise ValueError(f'`on_error` must be "warn" or "raise", not {on_error!r}.')
         if not patience >= 0:
-            raise ValueError(f"`patience` is {patience!r}, not a number of seconds.")
+            raise ValueError(f"`patience` must be a number of seconds, not {patience!r}.")
         _check_writer(writer)
         check_config(config)
         self.name, self.writer, self.every = name, writer, every
@@ -150,8 +150,8 @@ class HostLogger:
         """
         if self._is_forgotten:
             raise RuntimeError(
-                "This logger was made before the process was forked, and belongs to the "
-                "parent. Make another one in the child."
+                "This logger was created before the process was forked, so it belongs to "
+                "the parent process. Create another one in the child."
             )
         self._collect_waiting()
         ids = self.worker.run(lambda: self._open_runs(wanted, process, agree))
@@ -196,9 +196,9 @@ class HostLogger:
             with contextlib.suppress(UserWarning):
                 warnings.warn(
                     f"{examples} examples of a `vmap` log to the same run {run.name!r}: "
-                    "they have the same key and configuration. The step `example` tells "
-                    "their rows apart. For a run per example, give each its own key, "
-                    "`jax.vmap(logger.init)(keys)`, or what differs as `config`.",
+                    "they have the same key and configuration. The step `example` says "
+                    "which example a row comes from. For one run per example, give each "
+                    "its own key, `jax.vmap(logger.init)(keys)`, or its own `config`.",
                     stacklevel=2,
                 )
 
@@ -370,8 +370,8 @@ def _check_writer(writer: object) -> None:
     if missing:
         kind = type(writer).__name__
         raise TypeError(
-            f"`writer` is {kind!r}, without {', '.join(missing)}. A writer has all "
-            "methods of `lox.loggers.Writer`. For a function, use `lox.tap`."
+            f"`writer` is {kind!r}, which lacks {', '.join(missing)}. A writer has all "
+            "methods of `lox.loggers.Writer`. To call a function, use `lox.tap`."
         )
 
 
@@ -379,8 +379,9 @@ def check_config(config: object) -> None:
     """Raise if a configuration is not a mapping."""
     if not isinstance(config, Mapping | None):
         raise TypeError(
-            f"`config` is {type(config).__name__!r}, not a mapping from names to values. "
-            "Give `dataclasses.asdict(config)`, or `vars(config)`."
+            "`config` must be a mapping from names to values, not "
+            f"{type(config).__name__!r}. Pass `dataclasses.asdict(config)` or "
+            "`vars(config)`."
         )
 
 

@@ -32,7 +32,7 @@ PACKET_STRIDE = 2**32
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What is known of a key but for its rows.
+    """What is known about a key, besides its rows.
 
     Attributes:
         tags: Its tags.
@@ -166,9 +166,9 @@ class Row(NamedTuple):
 
 
 class Batch(Sequence[Block]):
-    """What a writer is given at once: blocks, in the order they were logged.
+    """What a writer gets in one call: blocks, in the order of logging.
 
-    `rows()` has the same one by one.
+    `rows()` iterates over the same rows one by one.
     """
 
     def __init__(self, blocks: Sequence[Block]):
@@ -187,9 +187,9 @@ class Batch(Sequence[Block]):
     def rows(self) -> Iterator[Row]:
         """Iterate over all rows in the order of logging, one for each step of a run.
 
-        Another row begins where a key has been logged there already or at a later row, so
-        that each key keeps its order, and for rows without steps. If only some examples of
-        a `vmap` logged, the others are masked.
+        A step gets another row if one of its keys is already in that row, or in a later
+        one, so that each key keeps its order. Records without steps are separate rows. If
+        only some examples of a `vmap` logged, the others are masked.
         """
         # Where the row of a run and its steps is, and in which row a key was seen last.
         rows: list[Row] = []

@@ -83,8 +83,8 @@ def _value(field: str, config: Mapping[str, Any], key: Key, index: int) -> Any:
         return known[name]
     names = ", ".join(f"{{{name}}}" for name in known)
     raise ValueError(
-        f"there is no {{{field}}}. It may refer to {names}. Write braces that are meant as "
-        "such twice, `{{` and `}}`."
+        f"there is no {{{field}}}. It can refer to {names}. For literal braces, write "
+        "`{{` and `}}`."
     )
 
 

@@ -158,7 +158,7 @@ class RunRegistry:
         return ValueError(
             f"This logger has no run with the id {id}. The state comes from another logger "
             "or from a process that has ended, such as with a checkpoint: call "
-            "`logger.init(key)` in this process, which goes on with the run of that key."
+            "`logger.init(key)` in this process."
         )
 
 

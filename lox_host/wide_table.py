@@ -321,8 +321,9 @@ def _check_shape(name: str, steps: list[Cells]) -> None:
     shapes = {step.values.shape[1:] for step in steps}
     if len(shapes) > 1:
         raise ValueError(
-            f"The step {name!r} has the shapes {sorted(shapes)} for different keys, which "
-            "one column cannot hold. Make several tables: `logs.filter(...).to_pandas()`."
+            f"The step {name!r} has different shapes for different keys, {sorted(shapes)}, "
+            "so they do not fit into one column. Make several tables: "
+            "`logs.filter(...).to_pandas()`."
         )
 
 
@@ -351,7 +352,7 @@ def check_names(names: Sequence[str], method: str) -> None:
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise ValueError(
-            f"`logs.{method}` would have two things called {twice[0]!r}: the keys, the "
-            "steps and the axes (`batch`, `row`, `time`) need different names. Rename "
-            'the keys, such as with `logs.prefix("log/")`.'
+            f"`logs.{method}` would make two columns called {twice[0]!r}. Keys, steps and "
+            "axes (`batch`, `row`, `time`) need different names. Rename the keys, for "
+            'example with `logs.prefix("log/")`.'
         )

@@ -14,17 +14,17 @@ class Run:
     """One experiment: one seed, or one member of a sweep.
 
     Attributes:
-        id: Its number on the device. Nothing else has it in this process.
-        name: What people call it. Runs that a logger has at the same time have different
-            names. It may hold any characters: see `file_name`.
+        id: Its number on the device. No other run of this process has it.
+        name: Its name. Runs that a logger has at the same time have different names. It
+            can contain any characters: see `file_name`.
         key: The data of the PRNG key that it was started with.
-        config: Its configuration: plain numbers, texts, lists and dictionaries.
+        config: Its configuration: plain numbers, strings, lists and dictionaries.
         start: When it was started, in seconds since 1970.
         launch: The same for all runs that were started by one call.
         process: The number of the process among those of `jax.distributed`.
         job: The same for all runs of these processes.
-        group: What the user calls the runs that belong together. Empty: nothing.
-        tags: Words of the user, to find the run by.
+        group: The name that the user gave to runs that belong together. Empty: none.
+        tags: Words that the user gave to find the run by.
         index: Its position among the runs that were started by one call.
         resumed: Whether it continues the run with the same key and configuration of an
             earlier session.
@@ -66,23 +66,23 @@ class Run:
 
 
 class Writer(Protocol):
-    """A back end. All of its methods are called on one and the same thread."""
+    """A back end. lox calls all of its methods on the same thread."""
 
     def open(self, run: Run) -> None:
-        """Begin a run. What this raises, `logger.init` raises."""
+        """Start a run. If this raises, `logger.init` raises the same error."""
         ...
 
     def write(self, batch: Batch) -> None:
         """Take what was logged by any of the open runs.
 
-        If this raises, the batch is lost, which the user is told. Later ones are tried.
+        If this raises, the batch is lost, and lox warns the user. Later batches are tried.
         """
         ...
 
     def flush(self) -> None:
-        """Bring what was written to where it outlives the process.
+        """Make everything written so far survive the end of the process.
 
-        If this raises, it is called again later, and should try with the same rows.
+        If this raises, lox calls it again later, and it should try the same rows again.
         """
         ...
 

@@ -676,7 +676,7 @@ def test_messages_show_the_plain_name():
 
     with raises(ValueError, "'x' is logged as float32..", "test_logify.py"):
         f(jnp.float32(1))
-    with raises(TypeError, "The value of 'x' is or holds `str`"):
+    with raises(TypeError, "The value of 'x' is or contains `str`"):
         logify.log("x", "text")
     with raises(TypeError, "The rows of 'k'", "'mean': PRNG keys are not numbers"):
         logify.logify(lambda: logify.log("k", jax.random.key(0), "mean"))()

@@ -187,9 +187,9 @@ def unsupported(eqn: JaxprEqn) -> NotImplementedError:
     """Return the error for an equation that holds records and has no rule."""
     keys = listed(key for record in carried_in(eqn.params) for key in record.keys)
     return NotImplementedError(
-        f"lox does not know how logs leave `{equations.primitive_name(eqn)}`, which holds "
-        f"{keys} (at {tracing.source_line(eqn)}). Log outside of it, or wrap what is "
-        "inside in `lox.nolog`."
+        f"lox does not know how to get logs out of `{equations.primitive_name(eqn)}`, "
+        f"which logs {keys} (at {tracing.source_line(eqn)}). Log outside it, or wrap the "
+        "function inside it in `lox.nolog`."
     )
 
 

@@ -264,10 +264,10 @@ class Collect(Handler):
         if self.capacity is None:
             raise ValueError(
                 f"Cannot keep the rows of {key!r}, logged at {rows.where}, in a "
-                "`while_loop` (or a `fori_loop` whose bounds are not static): how many "
-                "there will be is not known at trace time. Reduce them while the program "
-                "runs with `reduce=`, keep the last n with `capacity=n`, or stream them "
-                "with `lox.tap`."
+                "`while_loop` (or a `fori_loop` whose bounds are not static): at trace "
+                "time, JAX does not know how many there will be. Reduce them while the "
+                "program runs with `reduce=`, keep the last n with `capacity=n`, or stream "
+                "them with `lox.tap`."
             )
         return self.capacity
 
@@ -325,7 +325,7 @@ def _widest(key: str, batches: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         if not all(size in rest for size in batch):  # a subsequence, in the same order
             raise ValueError(
                 f"{key!r} is logged with axes (of `vmap`s and devices) of sizes {batch} "
-                f"and {widest}, so `interval` cannot count its rows together. Use another "
-                "key for one of them, or no `interval`."
+                f"and {widest}, so `interval` cannot count its rows together. Use two "
+                "different keys, or leave out `interval`."
             )
     return widest

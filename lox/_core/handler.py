@@ -247,7 +247,7 @@ class Handler:
     # How it passes through `vmap` and `shard_map`.
 
     def batched(self, size: int) -> Self:
-        """Return the handler for the inside of a `vmap` of this size."""
+        """Return the handler that is used inside a `vmap` of this size."""
         return self
 
     def unbatched(self, batched: PyTree) -> Self | None:

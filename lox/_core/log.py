@@ -54,7 +54,7 @@ def log(
 
     The caller decides what happens to them: `lox.spool` returns them along with the result,
     `lox.tap` calls a function with them while the program runs, and `lox.nolog` and
-    `lox.silent` remove them without a trace. Without any of these, they are printed.
+    `lox.silent` remove them completely. Without any of these, lox prints them.
 
     Args:
         data: The values by key: numbers, arrays or pytrees of them.
@@ -132,7 +132,7 @@ def _checked(data: object, prefix: str) -> dict[str, PyTree]:
             )
         if RESERVED in prefix + key:
             raise ValueError(
-                f"The key {prefix + key!r} holds a null character, which lox keeps for "
+                f"The key {prefix + key!r} contains a null character, which lox uses "
                 "itself. Use another key."
             )
     check_values(data)
@@ -147,7 +147,7 @@ def check_values(data: Mapping[str, PyTree]) -> None:
         leaves = jax.tree.leaves(value)
         wrong = [leaf for leaf in leaves if not _is_loggable(leaf)]
         if wrong or not leaves:
-            what = f"is or holds {_kind(wrong[0])}" if wrong else f"is `{value!r}`"
+            what = f"is or contains {_kind(wrong[0])}" if wrong else f"is `{value!r}`"
             raise TypeError(
                 f"The value of {key!r} {what}, but `lox.log` takes numbers, arrays and "
                 "pytrees of them."
@@ -178,8 +178,8 @@ def steps_of(steps: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     for name, step in steps.items():
         if name.startswith("_") or hasattr(logdict, name):
             raise ValueError(
-                f"A step cannot be called {name!r}: `logs.{name}` is something else on a "
-                "`logdict`, or may be. Choose another name."
+                f"A step cannot be called {name!r}: `logs.{name}` is an attribute of a "
+                "`logdict`, or reserved for one. Choose another name."
             )
         if not _is_loggable(step):
             raise TypeError(

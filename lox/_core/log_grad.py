@@ -115,7 +115,7 @@ def _check(value: PyTree, key: object) -> None:
     leaves = jax.tree.leaves(value)
     if not leaves:
         raise TypeError(
-            f"The value of {key!r} holds no arrays. `lox.log_grad` takes an array of "
+            f"The value of {key!r} has no arrays. `lox.log_grad` takes an array of "
             "floats, or a pytree of them."
         )
     for leaf in leaves:
@@ -125,9 +125,9 @@ def _check(value: PyTree, key: object) -> None:
         dtype = getattr(leaf, "dtype", None)
         what = f"`{type(leaf).__name__}`" if dtype is None else f"an array of {dtype}"
         raise TypeError(
-            f"The value of {key!r} is or holds {what}, which has no cotangent: only "
-            "floats and complex numbers have derivatives. Give `lox.log_grad` the parts of "
-            "a pytree that are floats, or use `lox.log` to log the value itself."
+            f"The value of {key!r} is or contains {what}, which has no cotangent: only "
+            "floats and complex numbers have derivatives. Pass `lox.log_grad` only the "
+            "floats of a pytree, or use `lox.log` to log the value itself."
         )
 
 
@@ -204,8 +204,9 @@ def _transpose(
     values, others = _parts(args, form)
     if any(map(ad.is_undefined_primal, others)):
         raise ValueError(
-            f"A step of {listed(keys)} is a tangent, under `jax.linear_transpose`: in "
-            "reverse mode it has no value. Use one that does not depend on the arguments."
+            f"A step of {listed(keys)} is a tangent under `jax.linear_transpose`, and "
+            "tangents have no value in reverse mode. Use a step that does not depend on "
+            "the arguments."
         )
     logged = [_strong(ad.instantiate_zeros(ct)) for ct in cotangents]
     (record,) = jax.tree.unflatten(form, [*logged, *others])

@@ -61,7 +61,7 @@ def _warn_of_no_match(
         if wanted is not None and not wanted <= logged:
             warnings.warn(
                 f"`{what}` {sorted(wanted - logged)} of `{transformation}` match nothing "
-                f"that is logged; there are {sorted(logged)}.",
+                f"that is logged. Logged were {sorted(logged)}.",
                 stacklevel=frames_of_lox() + 1,
             )
 

@@ -99,7 +99,7 @@ class Record(Carried):
         reduce: The reduction that the call of `log` asks for.
         passed_on: Whether a transformation has passed it on outwards. Then it is no longer
             printed if nothing else collects it.
-        scope: The scope that `watch` found it in, inside of a derivative. None: it was
+        scope: The scope that `watch` found it in, inside a derivative. None: it was
             logged, or its keys are complete.
     """
 
@@ -211,9 +211,9 @@ def record_primitive(
 
     def transpose(cotangents, *args, keys, **params):
         raise ValueError(
-            f"{listed(keys)} holds a tangent, logged in a `custom_jvp` rule or under "
-            "`jax.linear_transpose`: in reverse mode it has no value. Log primals there, "
-            "or use `jax.jvp` instead of `jax.grad`."
+            f"{listed(keys)} contains a tangent, logged in a `custom_jvp` rule or under "
+            "`jax.linear_transpose`. Tangents have no value in reverse mode. Log primals "
+            "there, or use `jax.jvp` instead of `jax.grad`."
         )
 
     ad.primitive_jvps[primitive] = jvp
@@ -233,11 +233,10 @@ emit_p, emit_effect = record_primitive("lox_emit", chained=True)
 
 def _stranded(*args: object, keys: Sequence[str], **params: object) -> NoReturn:
     raise RuntimeError(
-        f"The record of {listed(keys)} reached the compiler: it was captured for a "
-        "transformation of lox, but something compiled or ran this part of the program "
-        "on its own (a primitive that hides a function, `jax.ensure_compile_time_eval`, "
-        "or `lower` inside the function). Log outside of that part, or wrap it in "
-        "`lox.nolog`."
+        f"The record of {listed(keys)} reached the compiler. A lox transformation was to "
+        "handle it, but something compiled or ran this part of the program separately (a "
+        "primitive that hides a function, `jax.ensure_compile_time_eval`, or `lower` "
+        "inside the function). Log outside that part, or wrap it in `lox.nolog`."
     )
 
 

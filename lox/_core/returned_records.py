@@ -44,9 +44,9 @@ def _check_branches(check: Callable, *args: Any) -> None:
             is_logs or tree == nothing for is_logs, tree in zip(kinds, trees, strict=True)
         )
         raise (_DifferentRecordsError if is_all else TypeError)(
-            f"{error}\n\nA branch returns what `lox.log` returns: the record, which has "
-            "other keys or values than that of another branch. To log and return nothing, "
-            "write `lambda: lox.log(...) and None`, or a `def` without `return`."
+            f"{error}\n\nA branch returns the record that `lox.log` returns, and another "
+            "branch returns something else. To log and return nothing, write "
+            "`lambda: lox.log(...) and None`, or a `def` without `return`."
         ) from None
 
 

@@ -51,7 +51,7 @@ def spool(
             so is a `jax.Ref`. Other pytrees are copied, as under `jax.jit`.
         argnames: The key or keys to collect. Others are passed on outwards.
         tags: The tag or tags to collect. With both `argnames` and `tags`, both must match.
-        keep_logs: Pass the collected logs on outwards, too.
+        keep_logs: Also pass the collected logs on outwards.
         interval: Keep only rows 0, k, 2k, ... of each key.
         reduce: Combine all rows of a key into one value while the program runs, in
             constant memory: `"mean"`, `"sum"`, `"min"`, `"max"`, `"first"`, `"last"`,

@@ -95,12 +95,12 @@ def _real(x: AnyArray) -> jax.Array:
     real = jnp.issubdtype(array.dtype, jnp.number) or array.dtype == jnp.bool_
     if not real or jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise TypeError(
-            f"`lox.stats` takes real numbers, not an array of {array.dtype}. Of complex "
-            "numbers, describe `abs(x)` or the parts."
+            f"`lox.stats` takes real numbers, not an array of {array.dtype}. For complex "
+            "numbers, pass `abs(x)`, `x.real` or `x.imag`."
         )
     if not array.size:
         raise ValueError(
-            f"`lox.stats` of an array of shape {array.shape}: it has no values to describe."
+            f"`lox.stats` got an array of shape {array.shape}, which has no values."
         )
     wide = jnp.issubdtype(array.dtype, jnp.floating) and array.dtype.itemsize >= 4
     return array if wide else array.astype(jnp.float32)

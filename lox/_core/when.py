@@ -105,18 +105,18 @@ def _asked(
         answer = condition(logdict(values, **by_key))
     except KeyError as error:
         raise KeyError(
-            f"`when` asks for {error.args[0]!r}, which is not in the record of "
-            f"{listed(values)} that is logged at {where}. It is asked about every record: "
-            "select some with `argnames` or `tags`, or ask first whether "
+            f"`when` uses {error.args[0]!r}, which is not in the record of "
+            f"{listed(values)}, logged at {where}. lox calls `when` for every record: "
+            "select records with `argnames` or `tags`, or check first whether "
             f"`{error.args[0]!r} in logs`."
         ) from error
     is_scalar = jnp.shape(answer) == () if _is_array_like(answer) else False
     if not is_scalar or jnp.result_type(answer) != jnp.bool_:
         what = str(jax.typeof(answer)) if _is_array_like(answer) else repr(answer)
         raise TypeError(
-            f"`when` returns {what} for the record of {listed(values)} that is logged at "
-            f"{where}, but it must return one boolean: reduce it with `.any()` or "
-            "`.all()`, or compare it with a number."
+            f"`when` returns {what} for the record of {listed(values)}, logged at {where}, "
+            "but it must return one boolean: reduce it with `.any()` or `.all()`, or "
+            "compare it with a number."
         )
     return jnp.asarray(answer)
 

@@ -35,7 +35,7 @@ def export(
         path: The folder of the store.
         to: `"csv"`, `"json"` or `"tensorboard"`, a logger, such as
             `lox.loggers.MLflowLogger()`, or a writer.
-        out: The folder to write to if `to` is a format. None: one that is called like it.
+        out: The folder to write to if `to` is a format. None: a folder of the same name.
         key: The PRNG key of the run to send. None: all runs.
 
     Raises:
@@ -52,7 +52,9 @@ def export(
     if isinstance(to, str):
         to = _format_logger(to, to if out is None else out)
     elif out is not None:
-        raise TypeError("`out` is for formats such as `to='csv'`: a logger has its own.")
+        raise TypeError(
+            "`out` is for formats such as `to='csv'`. A logger has its own path."
+        )
     if isinstance(to, BaseLogger):
         writers = [(back_end.writer, back_end.worker) for back_end in to._host.back_ends]
     else:

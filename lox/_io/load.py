@@ -57,8 +57,8 @@ def load(
 ) -> logdict:
     """Load the logs of a run, from its newest session or from the one you name.
 
-    Values are NumPy arrays, and a `lox.Histogram` or a typed PRNG key is one again. Only
-    the keys that you ask for are read, and no code from the files is run. What this process
+    Values are NumPy arrays. Histograms and typed PRNG keys come back as such. Only the
+    keys that you ask for are read, and no code from the files is run. What this process
     has logged to the store so far is written first. Other processes may keep writing.
 
     Several runs are stacked along a leading axis, in the order in which they were started.
@@ -74,7 +74,7 @@ def load(
         run: The run: anything that `lox ls` shows, which is a name, the beginning of one,
             an index such as `"#3"`, a session, or a key; or a PRNG key, the number that
             the run was started with, or an element of `lox.runs(path)`. A number that is
-            no key is an index if all keys are PRNG keys. None: all runs.
+            not a key is an index if all keys are PRNG keys. None: all runs.
         where: Which runs, as in `lox.runs`: `{"lr": 1e-3}` or `"lr > 1e-3"`.
         session: The name of a session: `run.session` in `lox.runs`. None: the newest
             session of each run, with a warning if there are older ones.
@@ -90,7 +90,7 @@ def load(
     """
     wanted = [argnames] if isinstance(argnames, str) else argnames
     if run is not None and key is not None:
-        raise TypeError("`lox.load` has got both `run` and `key`. Give one of them.")
+        raise TypeError("`lox.load` got both `run` and `key`. Give only one of them.")
     paths = [path] if isinstance(path, str) or not isinstance(path, Iterable) else [*path]
     word = _word(run) if key is None else run_key(words_of(key).tolist())
     flush_first(paths)
@@ -146,7 +146,7 @@ def _select(
     elif isinstance(word, StoredRun):
         selected = [run for run in runs if _is_same(run, word)]
         if not selected:
-            raise LookupError(f"The run {word.name!r} is no longer there.")
+            raise LookupError(f"The run {word.name!r} no longer exists.")
     else:
         selected = _with_key(runs, word, session)
     if where is not None:
@@ -170,7 +170,7 @@ def _newest_of(older: Sequence[str], runs: Sequence[SelectedRun]) -> str:
     return (
         f"What you load from {stores} is the newest session. There {others}: "
         f"`lox.runs(path)` lists them, and `lox.load(path, session={older[-1]!r})` loads "
-        "the last. To continue a run instead of starting it anew, use `resume=True`."
+        "the last. To continue a run instead of starting it again, use `resume=True`."
     )
 
 
@@ -182,8 +182,8 @@ def _where(
     if not meant:
         stores = ", ".join(map(repr, find_stores(paths)))
         raise LookupError(
-            f"None of {len(selected)} runs in {stores} is one where {where}: see "
-            "`lox.runs(path)`."
+            f"None of the {len(selected)} runs in {stores} matches {where}. "
+            "`lox.runs(path)` lists them."
         )
     return [run for run in selected if run.index in meant]
 

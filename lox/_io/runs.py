@@ -17,7 +17,7 @@ def runs(path: Path | Iterable[Path], where: Where | None = None) -> Runs:
         path: A store, which is a folder or an address such as `"s3://bucket/exp1"`; a
             folder that contains stores; a glob such as `"multirun/*/results"`; or several
             of these.
-        where: Which runs: a mapping such as `{"lr": 1e-3}`, or a text such as
+        where: Which runs: a mapping such as `{"lr": 1e-3}`, or a string such as
             `'lr > 1e-3 and env == "CartPole"'`, over the config (`optim.lr` for nested
             entries), the last values of keys, and `name`, `state`, `rows` and so on.
 

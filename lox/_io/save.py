@@ -138,7 +138,7 @@ def words_of(key: Any) -> np.ndarray | jax.Array:
     """Return the words of a PRNG key, of its data, or of a number. For None, no words."""
     if isinstance(key, str):
         raise TypeError(
-            f"`key` is {key!r}, a text. Give the PRNG key of the run, or a number; "
+            f"`key` is the string {key!r}. Give the PRNG key of the run, or a number; "
             "`lox.runs(path)` lists the runs of a store with their names and keys."
         )
     words = None if key is None else key_words(key)

@@ -20,7 +20,7 @@ def view(path: Path, *, live: bool = False, height: int = 720) -> "View":
 
     Args:
         path: A store, or a folder that contains stores.
-        live: Whether the page follows the store. Needs `pip install jax-lox[view]`.
+        live: Whether the page follows the store. Needs the extra `jax-lox[view]`.
         height: The height of the page in pixels.
 
     Example:

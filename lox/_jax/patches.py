@@ -104,10 +104,10 @@ PATCHES = (
     Patch(
         name="reverse mode in watch",
         target=_REVERSE_MODE,
-        without="From outside of `jax.grad`, `lox.watch` sees one program with both "
-        "passes, in which activations, cotangents and what is kept for later look alike.",
-        change="While `lox.watch` traces a function, watches what is differentiated in "
-        "there before it is differentiated.",
+        without="From outside `jax.grad`, `lox.watch` sees one program with both passes, "
+        "in which activations, cotangents and stored intermediate values look alike.",
+        change="While `lox.watch` traces a function, watches each function inside before "
+        "JAX differentiates it.",
     ),
     Patch(
         name="forward mode in watch",
@@ -226,8 +226,8 @@ PATCHES = (
     Patch(
         name="leaks under grad",
         target="jax._src.interpreters.partial_eval:JaxprTrace.invalidate",
-        without="With `jax_check_tracer_leaks`, JAX takes logs in a `scan` under `grad` "
-        "for leaks, as it does `jax.debug.print`: a trace that has ended keeps its "
+        without="With `jax_check_tracer_leaks`, JAX mistakes logs in a `scan` under `grad` "
+        "for leaks, and `jax.debug.print` too, because a trace that has ended keeps its "
         "effects.",
         change="Lets go of them when the trace ends.",
     ),
@@ -243,14 +243,14 @@ PATCHES = (
         target="jax.custom_derivatives:custom_vjp_call_p.bind",
         without="The backward rule of a function called in `lox.silent()` or `lox.nolog` "
         "runs later, outside it, and logs.",
-        change="Keeps the rules of a call in silence silent.",
+        change="Keeps the rules silent if the call was silent.",
     ),
     Patch(
         name="memoized rules",
         target="jax._src.interpreters.partial_eval:_memoize",
         without="JAX traces the rules of a `custom_jvp` or `custom_vjp` in a jitted "
         "function once. Rules that were first traced in silence never log again.",
-        change="Remembers them once for each of captured, printed and silent.",
+        change="Caches them separately for captured, printed and silent logs.",
     ),
     Patch(
         name="hijax",
@@ -265,7 +265,7 @@ PATCHES = (
     Patch(
         name="nn.scan of flax",
         target="jax.interpreters.partial_eval:dce_jaxpr",
-        without="Flax linen's `nn.scan` takes a log in its body for something that its "
+        without="Flax linen's `nn.scan` mistakes a log in its body for something that its "
         "shared variables depend on, and raises.",
         change="Leaves logs out of the check that flax makes. JAX itself calls another "
         "name of this function.",
@@ -337,8 +337,8 @@ ADDITIONS = (
     ),
     Addition(
         what="Two user contexts (`jax.make_user_context`)",
-        why="JAX caches a function that was traced in silence apart from one that logs, "
-        "and from one that is watched.",
+        why="JAX keeps separate cache entries for a function that was traced in silence, "
+        "one that logs, and one that is watched.",
         registries=("jax._src.config:register_trace_context_callback",),
     ),
     Addition(

@@ -183,7 +183,7 @@ def context_of(eqn: JaxprEqn) -> Iterator[None]:
 
 def source_line(eqn: JaxprEqn) -> str:
     """Return the user's line that made `eqn`."""
-    return source_info_util.summarize(eqn.source_info) or "a line that is not known"
+    return source_info_util.summarize(eqn.source_info) or "an unknown line"
 
 
 class SourceFrame(NamedTuple):

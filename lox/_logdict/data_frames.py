@@ -11,20 +11,20 @@ if TYPE_CHECKING:
 
 
 def to_pandas(logs: HasRows) -> "pandas.DataFrame":
-    """Put all keys into one `DataFrame`, with a line for each step.
+    """Put all keys into one `DataFrame`, with one line per step.
 
     Logs that were loaded from a store have the name of the run and its config in front.
     The other columns are `batch` (`batch_0`, `batch_1`, ... if there are several batch
-    axes), the steps, and the keys. Values of different keys are in one line if
-    their batch indices and all of their steps are the same; the second value that a
-    key has at these is put beside the second one of other keys, and so on. So keys
-    without steps are put side by side row by row, with a column `row`.
+    axes), the steps, and the keys. Values of different keys are in one line if they have
+    the same batch indices and the same steps. If a key has several values there, its
+    second value goes next to the second value of other keys, and so on. Keys without
+    steps go side by side, row by row, with a column `row`.
 
-    The lines are sorted by batch index and steps, or, if the steps of some key do not
-    grow, in the order of logging. Rows that were not really logged are left out; what
-    a line lacks is missing (`NaN`, `<NA>`, `None`). Pytrees become one column for
-    each array, `key/a/b`. Arrays are kept as objects, and 16-bit and smaller floats
-    that NumPy does not have become float32.
+    The lines are sorted by batch index and steps or, if the steps of some key do not
+    increase, in the order of logging. Rows that were not really logged are left out, and
+    missing values are `NaN`, `<NA>` or `None`. Pytrees become one column per array,
+    `key/a/b`. Arrays become objects. Floats of 16 bits and less that NumPy does not have
+    become float32.
 
     Needs the extra `jax-lox[pandas]`.
 
@@ -49,8 +49,8 @@ def to_pandas(logs: HasRows) -> "pandas.DataFrame":
 def to_polars(logs: HasRows) -> "polars.DataFrame":
     """Put all keys into one `DataFrame` of polars, the table of `to_pandas`.
 
-    What is missing is null. Arrays become columns of the type `Array`, complex
-    numbers structs of `real` and `imag`.
+    Missing values are null. Arrays become columns of the type `Array`, and complex
+    numbers become structs of `real` and `imag`.
 
     Needs the extra `jax-lox[polars]`.
 

@@ -35,7 +35,7 @@ def draw(
     plt = import_extra("matplotlib.pyplot", "`logs.plot()`", "plot")
     if band not in (*BANDS, None):
         names = ", ".join(map(repr, (*BANDS, None)))
-        raise ValueError(f"There is no band {band!r}. There are {names}.")
+        raise ValueError(f"`band` cannot be {band!r}. Choose from {names}.")
     drawn = _drawn(flat_rows(to_numpy(logs.rows(), "plot")), keys, x)
     if axes is None:
         figure = plt.figure(FigureClass=_figure_class(), layout="constrained")

@@ -57,12 +57,12 @@ class Steps(dict[str, AnyArray]):
 class logdict(dict[str, PyTree]):
     """Logged values by key: a `dict` and a pytree, its keys in the order of logging.
 
-    `logs.step["loss"]` are the steps of `logs["loss"]`; any name that was given to
-    `log` as a keyword is such an attribute.
+    `logs.step["loss"]` contains the steps of `logs["loss"]`. Every step has an attribute
+    with its name, such as `logs.epoch` for `lox.log(..., epoch=e)`.
 
     Args:
-        data: A mapping from keys to values. Without it, the keywords are the values, as
-            those of a `dict`.
+        data: A mapping from keys to values. Without it, keywords are values, as for a
+            `dict`.
         **steps: For each name of a step, a mapping from keys to steps.
 
     Example:
@@ -134,7 +134,7 @@ class logdict(dict[str, PyTree]):
 
     @property
     def count(self) -> dict[str, AnyArray]:
-        """How many rows there were, for the keys of which only the last are kept."""
+        """How many rows there were, for keys of which only the last ones are kept."""
         by_key = self._rows.items()
         return {key: rows.count for key, rows in by_key if rows.count is not None}
 
@@ -181,8 +181,8 @@ class logdict(dict[str, PyTree]):
     def compact(self) -> "logdict":
         """Drop the rows that were not really logged. Not under `jit`.
 
-        Where the examples of a batch logged different numbers of rows, each one's rows
-        move to the front, and `valid` stays for those that have fewer than others.
+        If the examples of a batch logged different numbers of rows, the rows of each
+        example move to the front, and `valid` says which of them exist.
 
         Example:
             >>> def f(x):
@@ -198,9 +198,9 @@ class logdict(dict[str, PyTree]):
         """Combine the rows of each key into one value, as `lox.spool(reduce=...)` does.
 
         Only time is reduced, never a batch axis or an axis of the value. Rows that were
-        not really logged do not count. The steps become those of the last row, for
-        `"first"` those of the first, and where there may have been no row, `valid` says
-        so. A key that is already reduced stays.
+        not really logged do not count. The steps become those of the last row, or of the
+        first row for `"first"`. If there may have been no row, `valid` says whether there
+        was one. A key that is already reduced stays as it is.
 
         Args:
             reduce: The name of a reduction such as `"mean"`, a `lox.Reduction`, or a
@@ -307,7 +307,7 @@ class logdict(dict[str, PyTree]):
         raise AttributeError(
             f"These logs have no step {name!r}; their steps are {names}."
             if names
-            else f"These logs have no step {name!r}; they have none at all."
+            else f"These logs have no step {name!r}, and no other steps."
         )
 
     def __repr__(self) -> str:

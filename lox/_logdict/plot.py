@@ -18,12 +18,12 @@ def plot(  # noqa: D417
     axes: "matplotlib.axes.Axes | Iterable[matplotlib.axes.Axes] | None" = None,
     band: str | None = "std",
 ) -> "matplotlib.figure.Figure":
-    """Draw scalars and histograms against a step, each in a panel of its own.
+    """Draw scalars and histograms against a step, one panel per key.
 
     A `lox.Histogram` is drawn as a heat map: the share of values in each bin, over time.
 
-    Of a batch, the mean is drawn and a band around it. Examples whose last value is not
-    finite are drawn on their own, up to a red mark, and have no part in the mean. If the
+    For a batch, the panel shows the mean and a band around it. Examples whose last value
+    is not finite are left out of the mean, and drawn separately up to a red mark. If the
     examples have rows at different steps, their curves are averaged.
 
     Args:

@@ -37,9 +37,9 @@ def join(key: str, first: Rows, second: Rows) -> Rows:
     for rows in (first, second):
         if rows.altered:
             raise ValueError(
-                f"Cannot add the rows of {key!r}: they have been {rows.altered} already, "
-                "and no longer say what the two together would be. Add the logs with all "
-                "of their rows first, and reduce or thin them afterwards: "
+                f"Cannot add the rows of {key!r}, because they have already been "
+                f"{rows.altered}. Add logs that have all of their rows, and reduce or thin "
+                "them afterwards: "
                 '`(a + b).reduce("mean")`, `(a + b).slice[::k]`.'
             )
     # Leading axes are mapped over: what is left is (time, *batch, ...).
@@ -64,9 +64,9 @@ def compact(key: str, rows: Rows) -> Rows | None:
     # How long the result is depends on the values of the mask.
     if isinstance(rows.valid, Tracer):
         raise TypeError(
-            f"`logs.compact()` was called under `jit`, but how many rows of {key!r} were "
-            "logged is known only when the program runs. Call it on what `jit` returns, "
-            "or use `logs.valid` as a mask."
+            "`logs.compact()` was called under `jit`, but the number of rows of "
+            f"{key!r} is known only when the program runs. Call it on the logs that the "
+            "jitted function returns, or use `logs.valid` as a mask."
         )
     valid = np.asarray(rows.valid)
     if not valid.any():

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 def to_xarray(logs: HasRows) -> "xarray.Dataset":
     """Put all keys into one `Dataset`, with the steps as coordinates.
 
-    The axes of a key are `time`, `batch` (`batch_0`, ... if there are several) and
-    those of its values, `key_0`, `key_1`, ..., in the order that they have. Keys with
+    The axes of a key are `time`, `batch` (`batch_0`, ... if there are several) and the
+    axes of its values, `key_0`, `key_1`, ..., in their order. Keys with
     the same rows and steps share the axis `time` and its coordinates, such as `step`.
     If there are several of these groups, each is named after its first key:
     `time_loss`, `step_loss`. A step that is the same for the whole batch is a
     coordinate of time alone.
 
-    Where rows may not have been logged, the coordinate `valid_key` says which were;
-    floats and steps are NaN where they were not. Pytrees become one variable for each
+    If some rows may not have been logged, the coordinate `valid_key` says which ones were.
+    In the others, floats and steps are NaN. Pytrees become one variable for each
     array, `key/a/b`.
 
     Needs the extra `jax-lox[xarray]`.

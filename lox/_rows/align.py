@@ -263,11 +263,11 @@ def check_batch(key: str, entry: Entry, widest: Entry) -> None:
     if embedding(entry.batch, widest.batch) is None:
         raise ValueError(
             f"{key!r} depends on `vmap`s of size {entry.batch} at {entry.where} and of "
-            f"size {widest.batch} at {widest.where}; which of the axes are the same cannot "
-            "be told. Use another key, or log a value that depends on all of the axes; in "
-            "`lax.map`, use a `batch_size` that divides the length. An `associative_scan` "
-            "calls your function with arrays of different lengths: log their sum, say, or "
-            "stream them with `lox.tap`."
+            f"size {widest.batch} at {widest.where}, and lox cannot tell which of the axes "
+            "are the same. Use another key, or log a value that depends on all of the "
+            "axes; in `lax.map`, use a `batch_size` that divides the length. An "
+            "`associative_scan` calls your function with arrays of different lengths: log "
+            "their sum, for example, or stream them with `lox.tap`."
         )
 
 
@@ -328,8 +328,8 @@ def _check_reduction(key: str, first: Accumulator, other: Accumulator) -> None:
     if first.reduction != other.reduction:
         raise ValueError(
             f"{key!r} is reduced by {first.reduction.name} at {first.where} and by "
-            f"{other.reduction.name} at {other.where}. Ask for the same reduction in all "
-            "calls of `log`, or let `lox.spool` decide with `reduce=`."
+            f"{other.reduction.name} at {other.where}. Use the same reduction in all calls "
+            "of `log`, or override it in `lox.spool` with `reduce=`."
         )
 
 

@@ -32,10 +32,10 @@ Edges = Literal["data", "symlog"] | AnyArray
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Histogram:
-    """How many values lie between the edges of some bins.
+    """How many values fall into each of some bins.
 
-    All values are counted: those below the first edge in the first bin, those above the
-    last edge in the last one, and those that are not finite by themselves.
+    Every value is counted: those below the first edge in the first bin, those above the
+    last edge in the last bin, and NaNs and infinities separately.
 
     Attributes:
         counts: The number of values in each bin.
@@ -133,7 +133,7 @@ def _check_dtype(dtype: DType) -> None:
     """Raise if values of a dtype cannot be ordered. For `Reduction.dtype`."""
     real = jnp.issubdtype(dtype, jnp.number) or dtype == jnp.bool_
     if not real or jnp.issubdtype(dtype, jnp.complexfloating):
-        raise TypeError(f"a histogram is of real numbers, not of {dtype}")
+        raise TypeError(f"histograms count real numbers, not {dtype}")
 
 
 def check_value(value: PyTree, reduction: Reduction) -> None:
@@ -142,7 +142,7 @@ def check_value(value: PyTree, reduction: Reduction) -> None:
     leaves = jax.tree.leaves(value, is_leaf=is_histogram)
     if reduction.dtype is _check_dtype and any(map(is_histogram, leaves)):
         raise TypeError(
-            "they hold a `lox.Histogram`, and its counts would be counted as values. Log "
+            "they contain a `lox.Histogram`, whose counts would count as values. Log "
             "the values themselves, or keep every row of this key and add the histograms "
             "up with `lox.Histogram.merged`"
         )
@@ -159,8 +159,7 @@ def _fixed_edges(bins: int, edges: Edges) -> np.ndarray:
         return _symlog_edges(_checked_bins(bins))
     if isinstance(edges, str):
         raise ValueError(
-            f"There are no edges {edges!r}. There are 'data', 'symlog', and numbers of "
-            "your own."
+            f"`edges` cannot be {edges!r}. Use 'data', 'symlog', or an array of edges."
         )
     given = np.asarray(edges, float)
     if given.ndim != 1 or given.size < 2 or not (np.diff(given) > 0).all():

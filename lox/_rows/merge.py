@@ -128,8 +128,8 @@ def _by_kind(
     if reduced and kept:
         raise ValueError(
             f"{keys[0]!r} is reduced by {reduced[0].reduction.name} at {reduced[0].where}, "
-            f"but keeps its rows at {kept[0].where}. Ask for the same in all calls of "
-            "`log`, or let `lox.spool` decide with `reduce=`."
+            f"but keeps its rows at {kept[0].where}. Use the same reduction in all calls "
+            "of `log`, or override it in `lox.spool` with `reduce=`."
         )
     return kept, reduced
 

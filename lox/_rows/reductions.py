@@ -29,22 +29,22 @@ from lox._rows.side_by_side import SideBySide
 class Reduction:
     """A way to combine the rows of a key into one value, in constant memory.
 
-    The functions see single rows, arrays without time or batch axes, and what `lift`
-    makes of them, the accumulator: any pytree of arrays. `combine` must be associative,
-    with `empty` as its neutral element.
+    The functions take single rows, which are arrays without time or batch axes, and
+    accumulators, which can be any pytree of arrays. `combine` must be associative, with
+    `empty` as its neutral element.
 
     Args:
-        empty: From a row, of which only shape and dtype count, to the accumulator of no
-            rows at all.
+        empty: From a row, of which only the shape and dtype matter, to the accumulator of
+            no rows.
         lift: From a row to the accumulator of that row alone.
         combine: From the accumulators of earlier and of later rows to that of both.
         finish: From the accumulator to the value, an array or a pytree of arrays.
         devices: What to do with the accumulators of the devices of a `shard_map`, which
             each have their own. False: each device has a value. True: combine them in the
-            order of the mesh, also where all are the same. A function: from those of all
-            devices, stacked along a new first axis, to one.
-        steps: Whose steps the value has, those of the `"last"` row or of the `"first"`.
-        name: What messages call it.
+            order of the mesh, even if all are the same. A function: from the accumulators
+            of all devices, stacked along a new first axis, to one accumulator.
+        steps: Which steps the value has: those of the `"last"` row or of the `"first"`.
+        name: Its name in messages.
         dtype: From the dtype of the rows to that of the value, or a `TypeError`.
 
     Example:
@@ -108,8 +108,8 @@ def reduction_named(given: object) -> Reduction | None:
     if isinstance(given, str) and given in _named:
         return _named[given]
     raise ValueError(
-        f"There is no reduction {given!r}. There are {', '.join(map(repr, _named))}, and "
-        "`lox.Reduction` for one of your own."
+        f"There is no reduction {given!r}. Choose from {', '.join(map(repr, _named))}, or "
+        "define your own with `lox.Reduction`."
     )
 
 

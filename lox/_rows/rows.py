@@ -59,7 +59,7 @@ class Where:
 
     def __str__(self) -> str:
         if self.eqn is None:
-            return "a line that is not known"
+            return "an unknown line"
         return tracing.source_line(self.eqn)
 
     # Rows are the same program wherever they were logged: JAX compares their structures

@@ -57,8 +57,8 @@ class WriteRows:
                 f"only, but process {silent[0]} would get records of {listed(keys)}: the "
                 "program logs them on devices of several processes, in a `shard_map`, or "
                 "does not run on the first process. Give the logger `all_processes=True`, "
-                "use `logger.spool`, or log what is the same on all devices outside of the "
-                "`shard_map`."
+                "use `logger.spool`, or log values that are the same on all devices "
+                "outside the `shard_map`."
             )
 
     def configured(self, jaxpr: Program, interval: int | None) -> "WriteRows":

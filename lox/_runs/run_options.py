@@ -97,13 +97,13 @@ def run_options(
     for option, text in {"name": name, "group": group}.items():
         if not isinstance(text, str | None):
             raise TypeError(
-                f"`{option}` is {type(text).__name__!r}, not a text. "
-                'Refer to what differs between runs by its name, such as "lr={lr:g}".'
+                f"`{option}` must be a string, not {type(text).__name__!r}. To include "
+                'values that differ between runs, refer to them, such as "lr={lr:g}".'
             )
     if not isinstance(resume, bool):
         raise TypeError(
-            f"`resume` is {type(resume).__name__!r}, not True or False. It is the same for "
-            "all runs of a call."
+            f"`resume` must be True or False, not {type(resume).__name__!r}. It is the "
+            "same for all runs of a call."
         )
     operands: list[jax.Array] = []
     template = _template(config or {}, operands)

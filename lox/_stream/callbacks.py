@@ -65,7 +65,7 @@ def call_soon(
     If an earlier callback of the listener failed, raise its error, to stop the program.
     """
     if packet.layout.stoppable and _end.is_given_up:
-        raise RuntimeError(f"{listener} does not return, and the process ends.")
+        raise RuntimeError(f"{listener} has not returned, and the process is ending.")
     if packet.layout.stoppable and (failure := _failures.unreported(listener)):
         # Skip what is already queued for the listener, but nothing that comes after.
         callback_thread.submit(lambda: _failures.unmute(listener))

@@ -94,7 +94,7 @@ class Tap(Handler):
         return size if length % calls else length // calls
 
     def buffering(self, loop: JaxprEqn, logs: Callable[[], Collected]) -> Self | None:
-        # Inside a `vmap` or `shard_map` that the tap is inside of, too, each example or
+        # Inside a `vmap` or `shard_map` that is around the tap too, each example or
         # device would need a buffer of its own. There, rows are sent at once.
         if self.batch is None or self.buffer or self.batch_axes or self.collect.coordinates:
             return None

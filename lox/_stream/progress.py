@@ -52,13 +52,13 @@ def progress(fun: Callable[P, R], *, title: str | None = None) -> Callable[P, R]
     """Show the progress of `fun` while it runs, without changing it.
 
     It counts the iterations of the loops in `fun`, and shows how many are done, how many
-    run per second, and how much time is left. For a loop of unknown length, the time left
-    is not known. On a terminal this is a bar, elsewhere a line every ten seconds, both on
-    standard error. The logs of `fun` are not printed.
+    run per second and, if the length of the loop is known, how much time is left. On a
+    terminal this is a bar, elsewhere a line every ten seconds, both on standard error. The
+    logs of `fun` are not printed.
 
     Args:
-        fun: Any JAX function, usually a jitted one. It need not log anything.
-        title: The text before the bar. By default the name of the function.
+        fun: Any JAX function, usually a jitted one. It does not have to log anything.
+        title: The text in front of the bar. By default, the name of the function.
 
     Returns:
         A function that does and returns what `fun` does.

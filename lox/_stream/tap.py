@@ -98,7 +98,7 @@ def tap(
     check_function("lox.tap", fun)
     callback = print_logs if callback is None else callback
     if not callable(callback):
-        raise TypeError(f"The callback of `lox.tap` is {callback!r}, not a function.")
+        raise TypeError(f"The callback of `lox.tap` must be a function, not {callback!r}.")
     check_prefix(prefix)
     start_callbacks()
     watch_signals()

@@ -87,12 +87,12 @@ class BaseLogger:
         Args:
             key: A PRNG key, or a number.
             config: The configuration of the run, added to that of the logger: numbers,
-                texts, arrays, and dictionaries and lists of them. Under `jit` and `vmap`,
+                strings, arrays, and dictionaries and lists of them. Under `jit` and `vmap`,
                 values may be traced, so that each run has its own.
-            name: What the run is called. It may refer to entries of the configuration, to
+            name: The name of the run. It can refer to entries of the configuration, to
                 `{seed}`, and to `{index}`, its position in the batch, with format
-                specifications: `"lr={lr:g}-{index}"`. By default, a run is called after
-                its position and its seed.
+                specifications: `"lr={lr:g}-{index}"`. By default, the name consists of
+                the position and the seed.
             group: A name for runs that belong together, for trackers that have groups.
             tags: One or more words to find the run by, for trackers that have tags.
             resume: Whether to continue the run of an earlier session that has the same key
@@ -128,7 +128,7 @@ class BaseLogger:
         use `logger.tap(fun, run)` or `logger.spool(fun, run)`.
 
         Args:
-            key: See `init`, as for all others.
+            key: See `init`.
             config: See `init`.
             name: See `init`.
             group: See `init`.
@@ -326,8 +326,8 @@ class BaseLogger:
         _check_kind(state)
         if np.ndim(state.run):
             raise ValueError(
-                f"The state holds {np.size(state.run)} runs. Use one at a time: "
-                "`jax.vmap` over the states and what is logged to them."
+                f"The state contains {np.size(state.run)} runs, but this call takes one. "
+                "Use `jax.vmap` over the states and the values that you log."
             )
         self._finish_ending()
         if not isinstance(state.run, Tracer):
@@ -421,8 +421,8 @@ def _key_words(key: object) -> jax.Array:
     given = key if isinstance(key, jax.Array) else np.asarray(key)
     if isinstance(key, str):
         raise ValueError(
-            f"`logger.init` takes one PRNG key or number, not the text {key!r}. It is what "
-            "tells runs apart: write `logger.init(jax.random.key(0))` or `logger.init(0)`."
+            f"`logger.init` takes one PRNG key or number, not the string {key!r}. Each run "
+            "has its own: write `logger.init(jax.random.key(0))` or `logger.init(0)`."
         )
     is_array = isinstance(key, jax.Array | np.ndarray)
     what = f"{given.dtype}{list(given.shape)}" if is_array else repr(key)

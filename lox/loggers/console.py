@@ -12,13 +12,13 @@ class ConsoleLogger(Logger):
     """Show the runs while they are running.
 
     On a terminal and in a notebook, this is a live table. For each key it shows the last
-    value (with several runs, the mean of their last values and its deviation), the smallest
-    and the largest value of all rows, and a curve of the mean over runs. Above is the
-    progress of the runs. What the program prints appears above the table. When all runs are
-    finished, the table stays.
+    value (for several runs, the mean and standard deviation of their last values), the
+    smallest and the largest value of all rows, and a curve of the mean over runs. The line
+    on top shows the progress of the runs. What the program prints appears above the table.
+    When all runs are finished, the table stays.
 
-    Elsewhere (a file, a cluster's log), it is a plain line every ten seconds and one at the
-    end, with the mean over runs of the last values.
+    Elsewhere (a file, a cluster's log), it prints a plain line every ten seconds and one at
+    the end, with the mean over runs of the last values.
 
     Arrays are shown by their mean, smallest and largest element, and complex numbers by
     their magnitude. Each array in a tree has its own line.
@@ -26,7 +26,7 @@ class ConsoleLogger(Logger):
     Args:
         every: Seconds between two lines where there is no terminal.
         file: Where to write. By default standard error.
-        max_keys: How many keys to show at most.
+        max_keys: The largest number of keys to show.
         title: The title of the table.
         config: For other loggers; it is not shown.
         on_error: What happens if the console fails: "warn" or "raise".

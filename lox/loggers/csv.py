@@ -26,7 +26,7 @@ class CSVLogger(Logger):
 
     Args:
         path: A folder. It is created if it does not exist.
-        config: Written beside the rows, into `NAME.config.json`.
+        config: Written to `NAME.config.json`, next to the rows.
         on_error: What happens if writing fails: "warn" or "raise".
         all_processes: Whether each process of `jax.distributed` writes its own runs.
         patience: How many seconds to wait for a writer that does not return, see `Logger`.

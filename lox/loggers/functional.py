@@ -66,8 +66,8 @@ def _logger_with(kind: type[Logger], options: Mapping[str, Any]) -> Logger:
         if isinstance(leaf, Tracer):
             raise TypeError(
                 f"An option of `init` depends on {leaf}, which is not known while a "
-                "program is traced. Options are the same for all runs: what differs goes "
-                "into `config`, or is logged."
+                "program is traced. Options are the same for all runs. If a value differs "
+                "between runs, put it into `config`, or log it."
             )
     # Compare options by their text, as a configuration is a dictionary, and not hashable.
     identity = kind, repr(sorted(options.items()))

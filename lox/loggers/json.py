@@ -23,10 +23,10 @@ class JSONLogger(Logger):
 
     Args:
         path: A folder. It is created if it does not exist.
-        nan: What to write for NaN and infinities: "null"; "text", for the texts "NaN",
+        nan: What to write for NaN and infinities: "null"; "text", for the strings "NaN",
             "Infinity" and "-Infinity"; or a mapping with other values for some of "nan",
             "inf" and "-inf".
-        config: Written beside the rows, into `NAME.config.json`.
+        config: Written to `NAME.config.json`, next to the rows.
         on_error: What happens if writing fails: "warn" or "raise".
         all_processes: Whether each process of `jax.distributed` writes its own runs.
         patience: How many seconds to wait for a writer that does not return, see `Logger`.

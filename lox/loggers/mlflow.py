@@ -13,7 +13,7 @@ class MLflowLogger(Logger):
 
     The runs of one `init` have the same tag `group`. Numbers become metrics, at the step
     called `step`, or else at the first step that is an integer, or else at the number of
-    the row among those of the key. All steps but `step` become metrics, too. MLflow does
+    the row among those of the key. All other steps become metrics too. MLflow does
     not support arrays: up to 64 elements become the metrics `key/0`, `key/1`, ..., and
     larger arrays `key/mean`, `key/std`, `key/min` and `key/max`, without examples that did
     not log; a `lox.Histogram` becomes these and `key/count`. Images (arrays of uint8 with
@@ -28,10 +28,10 @@ class MLflowLogger(Logger):
         tracking_uri: A server or a local database, such as `"sqlite:///mlflow.db"`. By
             default the one that MLflow is set to.
         tags: Tags for each run.
-        kinds: By key `"image"`, `"video"` or `"histogram"`, for arrays that do not look
-            like what they are, or look like what they are not. Images are
-            `(height, width)`, videos have time in front, both perhaps with channels
-            behind; integers up to 255 or floats up to 1.
+        kinds: By key, `"image"`, `"video"` or `"histogram"`, for arrays whose shape and
+            dtype do not say what they are. Images are `(height, width)`, videos have time
+            in front, and both can have channels at the end; values are integers up to 255
+            or floats up to 1.
         config: The configuration of the runs, which becomes their parameters.
         on_error: See `Logger`.
         all_processes: See `Logger`.

@@ -21,7 +21,7 @@ class NeptuneLogger(Logger):
     own steps are logged as further series. The runs of one `init` have the same group,
     `lox/group`. Arrays become histograms, and `key/nonfinite` says how many of their
     elements are NaN or infinite. Numbers that are not finite, which Neptune does not
-    accept, become texts in `key/nonfinite`. Trees become `key/path`, complex values
+    accept, become strings in `key/nonfinite`. Trees become `key/path`, complex values
     `key/real` and `key/imag`, and typed PRNG keys `key/0`, `key/1`, ...
 
     Args:

@@ -12,8 +12,8 @@ from lox_host.writers.plot import PlotWriter
 class PlotLogger(Logger):
     r"""Draw live curves of what is logged.
 
-    Each key that is a real number has a panel with one line per run and their mean in
-    front. With more than eight runs, it shows the mean and a band that holds 80% of them.
+    Each key that is a real number has a panel with one line per run and their mean on top.
+    With more than eight runs, it shows the mean and a band that contains 80% of them.
     If there are more rows than `points`, each point is the mean of several rows, and for a
     single run a band shows their range. So memory and drawing time do not grow with the
     number of rows. Finished runs stay in the picture.
@@ -27,21 +27,21 @@ class PlotLogger(Logger):
       with TkAgg, QtAgg, GTK, wx and macOS alike, and it stays open after the program has
       ended until you close it.
     - Elsewhere (no display, or the backend agg), in the file `path`, or `lox.png`. The file
-      holds a complete picture at any time.
+      is a complete picture at any time.
 
     Args:
         path: A PNG file. If given, it is kept up to date wherever else curves appear.
         keys: What to draw: a key or several. By default all, in the order of logging.
         x: The step to draw against; `"row"` for the number of the row. By default `step`,
             or else the first one of a key, or else the row.
-        every: The least number of seconds between two refreshes. They are less frequent if
-            drawing takes more than a tenth of the time. The last one is when all runs are
-            finished.
+        every: The smallest number of seconds between two refreshes. They are less frequent
+            if drawing takes more than a tenth of the time. The last one is when all runs
+            are finished.
         show: Whether to show a window or use the notebook. False: only the file.
         title: The title above the panels.
-        points: How many points a line has at most; 2, 4, 8, ... are all used. Fewer are
-            smoother.
-        max_panels: How many panels there are at most.
+        points: The largest number of points of a line; 2, 4, 8, ... are all used. Fewer
+            points give smoother lines.
+        max_panels: The largest number of panels.
         config: For other loggers; it is not shown.
         on_error: What happens if drawing fails: "warn" or "raise".
         all_processes: Whether each process of `jax.distributed` draws its own runs.

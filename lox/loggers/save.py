@@ -13,7 +13,7 @@ from lox_host.writers.save import save_writer
 class SaveLogger(Logger):
     """Save runs to a folder, from which `lox.load` and `lox.runs` read them.
 
-    The files are Arrow streams, which polars, pyarrow and pandas can read, too. Rows are
+    The files are Arrow streams, which polars, pyarrow and pandas can read too. Rows are
     flushed twice a second, and then survive a crash of the process. Several loggers and
     processes may write to one folder.
 

@@ -14,7 +14,7 @@ class TensorBoardLogger(Logger):
 
     Numbers become scalars, which TensorBoard stores as float32, at the step called `step`,
     or else at the first step that is an integer, or else at the number of the row among
-    those of the key. All steps but `step` become scalars, too. Arrays become histograms,
+    those of the key. All other steps become scalars too. Arrays become histograms,
     and `key/nonfinite` says how many of their elements are NaN or infinite. Arrays of uint8
     with the shape `(height, width, channels)` and 1, 3 or 4 channels become images, and
     those with time in front become videos (GIFs). A `lox.Histogram` is shown as one. Trees
@@ -23,15 +23,15 @@ class TensorBoardLogger(Logger):
 
     Args:
         dir: Where to create the folders. Existing ones stay as they are.
-        images: Keys of other arrays that are images: `(height, width)`, perhaps with
-            channels, of integers up to 255 or floats up to 1; further axes in front hold
-            several images.
-        texts: Keys of arrays that are texts: bytes of UTF-8, with or without zeros at the
+        images: Keys of other arrays that are images: `(height, width)`, with or without
+            channels at the end, of integers up to 255 or floats up to 1. Axes in front of
+            these mean several images.
+        texts: Keys of arrays that are text: bytes of UTF-8, with or without zeros at the
             end.
-        kinds: By key `"image"`, `"video"` or `"histogram"`, for arrays that do not look
-            like what they are, or look like what they are not. Images are
-            `(height, width)`, videos have time in front, both perhaps with channels
-            behind; integers up to 255 or floats up to 1.
+        kinds: By key, `"image"`, `"video"` or `"histogram"`, for arrays whose shape and
+            dtype do not say what they are. Images are `(height, width)`, videos have time
+            in front, and both can have channels at the end; values are integers up to 255
+            or floats up to 1.
         config: The configuration of the runs.
         on_error: See `Logger`.
         all_processes: See `Logger`.

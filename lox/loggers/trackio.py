@@ -13,7 +13,7 @@ class TrackioLogger(Logger):
 
     The runs of one `init` are a group, and each is named after its key. Rows are at the
     step called `step`, or else at the first step that is an integer, or else where trackio
-    puts them, one after the other. All steps but `step` are logged with the values. Arrays
+    puts them, one after the other. All other steps are logged with the values. Arrays
     become histograms, and `key/nonfinite` says how many of their elements are NaN or
     infinite. Images and videos of `uint8` are shown as such. Trees become `key/path`,
     complex values `key/real` and `key/imag`, and typed PRNG keys `key/0`, `key/1`, ...

@@ -19,21 +19,21 @@ def doctor(where: str, *, to: str | None) -> None:
     what = f"{count(runs, 'run')} with {count(rows, 'row')}"
     if to is not None:
         repair(sessions, to)
-        print(f"Saved {what} to {clean(to)}; {clean(where)} is as it was.")
+        print(f"Saved {what} to {clean(to)}; {clean(where)} is unchanged.")
         return
     if not problems and not any(session.problems for session in sessions):
-        print(f"{clean(where)} is whole: {count(len(sessions), 'session')}, {what}.")
+        print(f"{clean(where)} is intact: {count(len(sessions), 'session')}, {what}.")
         return
     raise CLIError(
-        f"{where} is damaged. {what} can be saved to a new store: `lox doctor "
-        f"{shlex.quote(where)} --repair DIR`. Nothing in {where} is changed by that."
+        f"{where} is damaged. To save {what} to a new store, run `lox doctor "
+        f"{shlex.quote(where)} --repair DIR`. This does not change {where}."
     )
 
 
 def _print(session: SessionReport) -> None:
     if not session.problems:
         return
-    saved = "nothing of it can be read"
+    saved = "nothing in it can be read"
     if session.reader is not None:
         runs = count(len(session.reader.runs), "run")
         saved = f"{runs} with {count(session.rows, 'row')} can be read"

@@ -49,7 +49,9 @@ def ls(
     if not known:
         raise no_runs(stores)
     if not runs:
-        raise LookupError(f"None of {count(len(known), 'run')} is one where {condition}.")
+        raise LookupError(
+            f"{count(len(known), 'run')} found, but none matches {condition}."
+        )
     out = screen()
     if group_by:
         out.table(grouped(runs, group_by, keys)[0])

@@ -7,11 +7,11 @@ from lox_host.cli.complete import SHELLS, complete_key, complete_run
 from lox_host.default_store import DEFAULT
 
 RUN = (
-    "a run as `lox ls` prints it: STORE/NAME, or enough of the name to tell it from "
-    "others; STORE/NAME@1 for an earlier session; STORE/SESSION for all runs of a session; "
+    "a run as `lox ls` prints it: STORE/NAME, or the beginning of the name if it is "
+    "unique; STORE/NAME@1 for an earlier session; STORE/SESSION for all runs of a session; "
     "STORE for all its runs, each in its newest session (default: .lox)"
 )
-PATHS = "a store, a folder with stores below, or a run or session in one (default: .lox)"
+PATHS = "a store, a folder with stores in it, or a run or session of one (default: .lox)"
 FORMATS = (
     *("csv", "json", "parquet", "tensorboard", "delta", "iceberg", "lance"),
     *("wandb", "mlflow", "trackio", "neptune"),
@@ -42,29 +42,33 @@ def parser_of_lox() -> argparse.ArgumentParser:
 
 
 def _add_ls(commands: Commands) -> None:
-    ls = _command(commands, "ls", "list runs, what differs in their configs, last values")
+    ls = _command(
+        commands,
+        "ls",
+        "list runs with their configs and last values",
+    )
     _add_where(ls, "*", PATHS, metavar="PATH")
     _add_keys(ls, "show the last value of this key; may be repeated")
     _add_condition(ls)
     ls.add_argument(
         "--sort",
         metavar="NAME",
-        help="sort by an entry of the config, a last value, or a field such as `start`",
+        help="sort by a config entry, a last value, or a field such as `start`",
     )
-    ls.add_argument("-r", "--reverse", action="store_true", help="the highest first")
+    ls.add_argument("-r", "--reverse", action="store_true", help="sort in descending order")
     ls.add_argument(
         "--columns",
         metavar="NAMES",
         type=_names,
         default=[],
-        help="show these: entries of the config, keys, and fields, with commas between",
+        help="show these columns: config entries, keys and fields, separated by commas",
     )
     ls.add_argument(
         "--group-by",
         metavar="NAMES",
         type=_names,
         default=[],
-        help="a line for all runs that agree in these, with means over runs",
+        help="show one line per value of these, with means over runs",
     )
     ls.add_argument(
         "-n",
@@ -73,9 +77,7 @@ def _add_ls(commands: Commands) -> None:
         type=_natural,
         help="show N runs (default: 50 on a terminal, all elsewhere)",
     )
-    ls.add_argument(
-        "-c", "--config", action="store_true", help="show all entries of the config"
-    )
+    ls.add_argument("-c", "--config", action="store_true", help="show the whole config")
     _add_json(ls)
 
 
@@ -93,18 +95,18 @@ def _add_compare(commands: Commands) -> None:
     _add_where(compare, "*", RUN)
     _add_keys(compare, "only the last value of this key; may be repeated")
     compare.add_argument(
-        "-d", "--differing", action="store_true", help="only what is not the same"
+        "-d", "--differing", action="store_true", help="show only what differs"
     )
     _add_json(compare)
 
 
 def _add_query(commands: Commands) -> None:
-    what = "ask about runs in SQL, with DuckDB"
+    what = "run SQL queries over runs, with DuckDB"
     query = _command(commands, "query", what)
     query.add_argument(
         "sql",
         metavar="SQL",
-        help="a question about the tables `runs` and `rows`, such as 'SELECT run, "
+        help="a query over the tables `runs` and `rows`, such as 'SELECT run, "
         "min(loss) FROM rows GROUP BY run'",
     )
     _add_where(query, "*", RUN)
@@ -113,7 +115,7 @@ def _add_query(commands: Commands) -> None:
 
 
 def _add_tail(commands: Commands) -> None:
-    what = "print the last rows of a run, and those that come until it ends"
+    what = "print the last rows of a run, and new ones until it ends"
     tail = _command(commands, "tail", what)
     _add_where(tail, "?", RUN)
     tail.add_argument(
@@ -123,25 +125,25 @@ def _add_tail(commands: Commands) -> None:
         metavar="N",
         type=_natural,
         default=10,
-        help="how many rows to begin with (default: 10)",
+        help="how many rows to start with (default: 10)",
     )
     _add_keys(tail, "only this key; may be repeated")
     tail.add_argument(
-        "--no-follow", dest="follow", action="store_false", help="do not wait for more"
+        "--no-follow", dest="follow", action="store_false", help="do not wait for new rows"
     )
     _add_json(tail)
 
 
 def _add_plot(commands: Commands) -> None:
-    plot = _command(commands, "plot", "draw curves of runs into a picture")
+    plot = _command(commands, "plot", "draw curves of runs in an image file")
     _add_where(plot, "*", RUN)
-    _add_keys(plot, "a panel for this key; may be repeated (default: all numbers)")
+    _add_keys(plot, "draw a panel for this key; may be repeated (default: all numbers)")
     plot.add_argument(
         "-o",
         "--out",
         metavar="FILE",
         default="plot.png",
-        help="the picture: .png, .pdf or .svg (default: plot.png)",
+        help="the image file: .png, .pdf or .svg (default: plot.png)",
     )
     plot.add_argument(
         "-x", "--x", metavar="STEP", help="the step to plot against, `time` or `row`"
@@ -149,7 +151,7 @@ def _add_plot(commands: Commands) -> None:
     plot.add_argument(
         "--by",
         metavar="NAME",
-        help="a curve for each value of this entry of the config, such as `lr`",
+        help="draw one curve per value of this config entry, such as `lr`",
     )
     _add_condition(plot)
     plot.add_argument(
@@ -157,9 +159,10 @@ def _add_plot(commands: Commands) -> None:
         choices=["std", "range", "80%", "ci", "iqm", "none"],
         default="std",
         metavar="BAND",
-        help="what is drawn around the mean of several runs: `std`, `range`, `80%%` "
-        "(without the highest and the lowest tenth), `ci` (95%% confidence), `iqm` (of the "
-        "interquartile mean), or `none` to draw all of them (default: std)",
+        help="what to draw around the mean of several runs: `std`, `range`, `80%%` "
+        "(without the highest and the lowest tenth), `ci` (95%% confidence), `iqm` (the "
+        "interquartile mean with 95%% confidence), or `none` to draw every run "
+        "(default: std)",
     )
     plot.add_argument(
         "--log",
@@ -172,12 +175,12 @@ def _add_plot(commands: Commands) -> None:
         metavar="N",
         type=_positive,
         default=1,
-        help="draw the mean of N rows in the place of each",
+        help="draw a moving average over N rows",
     )
 
 
 def _add_view(commands: Commands) -> None:
-    view = _command(commands, "view", "look at runs in a browser, while they are written")
+    view = _command(commands, "view", "show runs in a browser, live")
     help = "a store, or a folder with stores in it (default: .lox)"
     _add_where(view, "*", help, metavar="DIR")
     view.add_argument(
@@ -185,14 +188,14 @@ def _add_view(commands: Commands) -> None:
         metavar="N",
         type=_port,
         default=8642,
-        help="the port to serve on; 0 for any that is free (default: 8642)",
+        help="the port to serve on; 0 for any free port (default: 8642)",
     )
     view.add_argument(
         "--host",
         metavar="ADDRESS",
         default="127.0.0.1",
-        help="the address to serve on; other machines need the token in the URL that is "
-        "printed (default: 127.0.0.1, this machine only)",
+        help="the address to serve on; other machines need the token in the printed URL "
+        "(default: 127.0.0.1, this machine only)",
     )
     view.add_argument(
         "--no-browser",
@@ -212,7 +215,7 @@ def _add_export(commands: Commands) -> None:
     export = _command(commands, "export", what)
     _add_where(export, "*", RUN)
     export.add_argument(
-        "--to", choices=FORMATS, required=True, help="the format, or the tracker"
+        "--to", choices=FORMATS, required=True, help="the format or the tracker"
     )
     export.add_argument(
         "-o", "--out", metavar="DIR", help="the folder (default: the name of the format)"
@@ -223,25 +226,25 @@ def _add_export(commands: Commands) -> None:
 
 
 def _add_doctor(commands: Commands) -> None:
-    what = "say what is damaged in a store, and save the rest"
+    what = "report what is damaged in a store, and recover the rest"
     doctor = _command(commands, "doctor", what)
     _add_where(doctor, "?", "a store (default: .lox)", metavar="DIR")
     doctor.add_argument(
         "--repair",
         dest="to",
         metavar="DIR",
-        help="write all that can be read to a new store, and leave this one as it is",
+        help="write everything that can be read to a new store; this one stays as it is",
     )
 
 
 def _add_push(commands: Commands) -> None:
-    what = "upload what killed processes of this machine have left"
+    what = "upload what killed processes left on this machine"
     push = _command(commands, "push", what)
     push.add_argument(
         "urls",
         metavar="URL",
         nargs="*",
-        help="where to, such as s3://bucket/exp1 (default: wherever something is left)",
+        help="a store, such as s3://bucket/exp1 (default: all that have something left)",
     )
 
 
@@ -252,7 +255,7 @@ def _add_compact(commands: Commands) -> None:
 
 
 def _add_completion(commands: Commands) -> None:
-    what = "print what makes a shell complete commands, runs and keys"
+    what = "print a completion script for a shell"
     completion = _command(commands, "completion", what)
     completion.add_argument("shell", choices=SHELLS)
 
@@ -280,7 +283,9 @@ def _add_keys(parser: argparse.ArgumentParser, help: str) -> None:
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", dest="as_json", action="store_true", help="for programs")
+    parser.add_argument(
+        "--json", dest="as_json", action="store_true", help="print JSON, for scripts"
+    )
 
 
 def _add_condition(parser: argparse.ArgumentParser) -> None:
@@ -304,13 +309,15 @@ def _natural(text: str) -> int:
 
 def _positive(text: str) -> int:
     if not _natural(text):
-        raise argparse.ArgumentTypeError("there is no mean of 0 rows")
+        raise argparse.ArgumentTypeError("must be at least 1")
     return int(text)
 
 
 def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port: give a number up to 65535")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a port: use a number up to 65535"
+        )
     return int(text)
 
 

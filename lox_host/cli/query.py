@@ -139,8 +139,8 @@ def _explain(error: Exception, runs: Sequence[SelectedRun]) -> str:
         [
             f"DuckDB: {first}",
             *hints,
-            'There are the tables `runs` and `rows`; put names such as "train/loss" in '
-            f"double quotes. The keys are {list_names(keys)}.",
+            'The tables are `runs` and `rows`; put names such as "train/loss" in double '
+            f"quotes. The keys are {list_names(keys)}.",
         ]
     )
 

@@ -66,7 +66,7 @@ def _check_keys(
         error = missing_key(key, where, dict.fromkeys(known))
         if ended or not follow:
             raise error
-        print(f"lox: {clean(str(error))} It may come.", file=sys.stderr)
+        print(f"lox: {clean(str(error))} Waiting for it.", file=sys.stderr)
 
 
 def _print(out: Screen | None, rows: Sequence[Row], names: dict[int, str]) -> None:

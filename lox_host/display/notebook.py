@@ -1,7 +1,7 @@
 """What lox shows below a cell of a notebook, and replaces while the cell runs.
 
 Rich moves things in a notebook with widgets. A widget is not saved with the notebook, so
-the exported page shows nothing, and it swallows what others display meanwhile. Here the
+the exported page shows nothing, and it swallows what others display. Here the
 output is HTML with an id, as `IPython.display` has it: it is saved, and needs no widgets.
 """
 

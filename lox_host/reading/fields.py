@@ -58,7 +58,7 @@ def field(runs: Sequence[StoredRun], name: str) -> tuple[str, Getter]:
         full_name, get = found[0]
         return full_name, get(full_name)
     if found:
-        raise LookupError(f"{name!r} may be {list_names(full for full, _ in found)}.")
+        raise LookupError(f"{name!r} could be {list_names(full for full, _ in found)}.")
     known = [*settings, *keys, *FIELDS]
     raise LookupError(
         f"No run has {name!r}, neither in its config nor as a last value."

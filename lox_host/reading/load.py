@@ -89,9 +89,9 @@ def padded(
             forms.setdefault(_row_form(of_run[key]), run.name)
     (one, first), (other, second), *_ = forms.items()
     raise ValueError(
-        f"The {len(logs)} runs in {runs[0].store!r} cannot be loaded as one: a row of "
-        f"{key!r} is {one} in {first!r} and {other} in {second!r}. Load other keys with "
-        "`argnames`, or each run alone, `lox.load(path, run=run)` for a run of "
+        f"The {len(logs)} runs in {runs[0].store!r} cannot be stacked: a row of {key!r} is "
+        f"{one} in {first!r} and {other} in {second!r}. Load other keys with `argnames`, "
+        "or load each run separately: `lox.load(path, run=run)` for each run of "
         "`lox.runs(path)`."
     )
 
@@ -114,8 +114,8 @@ def load_flat(
         flat[key] = _stack([part.flat(key) for part in parts])
     if left_out:
         warnings.warn(
-            "Keys whose rows have one shape or dtype in one run and another in another run "
-            f"have been left out: {list_names(left_out)}. Ask for fewer runs.",
+            "These keys were left out, because their shape or dtype is not the same in all "
+            f"runs: {list_names(left_out)}. To include them, ask for fewer runs.",
             stacklevel=2,
         )
     return flat, run_labels(runs, is_axis=True)

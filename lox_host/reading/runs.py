@@ -24,7 +24,7 @@ LATEST = 10  # of them, those at the end
 
 
 class Runs(list[StoredRun]):
-    """Runs of stores, the oldest first. In a terminal or a notebook, a table.
+    """Runs of stores, the oldest first. They print as a table, in notebooks too.
 
     `to_pandas` and `to_polars` return all of it as a table of these libraries.
     """
@@ -44,7 +44,7 @@ class Runs(list[StoredRun]):
     def to_pandas(self) -> "pandas.DataFrame":
         """Return a table with a line for each run: name, state, config and last values.
 
-        An entry of the config that is called like a key has `config.` before its name.
+        A config entry with the same name as a key has `config.` in front of its name.
         Needs the extra `jax-lox[pandas]`.
         """
         pd = import_extra("pandas", "`runs.to_pandas()`", "pandas")
@@ -115,7 +115,7 @@ def select_meant(texts: Iterable[str], where: Where | None) -> list[SelectedRun]
     meant = {id(run) for run in select_where(stored, where)}
     found = [run for run, its in zip(runs, stored, strict=True) if id(its) in meant]
     if not found:
-        raise LookupError(f"None of {count(len(runs), 'run')} is one where {where}.")
+        raise LookupError(f"{count(len(runs), 'run')} found, but none matches {where}.")
     return found
 
 

@@ -163,7 +163,7 @@ def locate(text: str) -> tuple[list[str], str]:
     if stores:
         hint = f"There are stores in {list_names(stores)}.{suggest(text, stores)}"
     elif os.path.isdir(path) and os.path.exists(os.path.join(path, "sessions")):
-        hint = f"It has been one: see `lox doctor {shlex.quote(text)}`."
+        hint = f"It used to be one: run `lox doctor {shlex.quote(text)}`."
     raise LookupError(f"{problem} {hint}")
 
 
@@ -190,8 +190,8 @@ def pick(runs: Sequence[SelectedRun], word: str) -> list[SelectedRun]:
         raise _unknown_run(runs, name)
     if len(found) > 1:
         raise LookupError(
-            f"{word!r} in {_list_stores(runs)} may be {list_names(found)}. Type as much as "
-            "is needed to tell them apart."
+            f"{word!r} in {_list_stores(runs)} could be {list_names(found)}. Type more of "
+            "the name."
         )
     (sessions,) = found.values()
     if at:

@@ -57,7 +57,7 @@ def condition_of(runs: Sequence[StoredRun], where: Where) -> Condition:
     if not isinstance(where, Mapping):
         raise TypeError(
             f"`where` is {type(where).__name__!r}. Give a mapping such as {{'lr': 1e-3}}, "
-            "or a text such as 'lr > 1e-3'."
+            "or a string such as 'lr > 1e-3'."
         )
     # Without runs, names cannot be looked up.
     pairs = [(field(runs, name)[1], wanted) for name, wanted in where.items() if runs]
@@ -164,7 +164,7 @@ class _Parser:
             if isinstance(b, str):
                 return (str(a) in b) == isinstance(op, ast.In)
             if not isinstance(b, list | tuple):
-                self._fail(f"asks what is in {b!r}, which is no list")
+                self._fail(f"uses `in` with {b!r}, which is not a list")
             return any(is_equal(a, one) for one in b) == isinstance(op, ast.In)
         compare = _ORDERS.get(type(op))
         if compare is None:
@@ -193,8 +193,8 @@ class _Parser:
         name = _name_of(node)
         if name is None:
             self._fail(
-                f"has {ast.unparse(node)!r}; it may have names, numbers, texts in quotes, "
-                "lists, comparisons, `and`, `or`, `not` and `in`"
+                f"contains {ast.unparse(node)!r}; it may contain names, numbers, strings "
+                "in quotes, lists, comparisons, `and`, `or`, `not` and `in`"
             )
         # Without runs there are no names to check, and nothing to select.
         if not self._runs:
@@ -205,8 +205,8 @@ class _Parser:
             if name.lower() in _NUMBERS:
                 return lambda run: _NUMBERS[name.lower()]
             raise LookupError(
-                f"In the condition {self._text!r}: {error} If it is a text, put it in "
-                "quotes."
+                f"In the condition {self._text!r}: {error} If you mean a string, put it "
+                "in quotes."
             ) from None
 
     def _subscript(self, node: ast.Subscript) -> Getter:
@@ -216,7 +216,7 @@ class _Parser:
         name = node.slice.value if isinstance(node.slice, ast.Constant) else None
         if kind is None or not isinstance(name, str):
             self._fail(
-                f'has {ast.unparse(node)!r}; there are config["..."] and last["..."]'
+                f'contains {ast.unparse(node)!r}; write config["..."] or last["..."]'
             )
         return kind(name)
 
@@ -224,7 +224,7 @@ class _Parser:
         if value is None:
             return None
         if not isinstance(value, bool | int | float):
-            self._fail(f"has a sign before {value!r}, which is no number")
+            self._fail(f"has a sign before {value!r}, which is not a number")
         return sign * value
 
     def _fail(self, problem: str) -> NoReturn:

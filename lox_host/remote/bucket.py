@@ -169,11 +169,12 @@ def _explained(url: str, error: Exception) -> str:
         return f"There is no bucket {name!r}. Create it, or correct the address {url!r}."
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or _has(text, 401, 403):
         return (
-            f"Access to {url!r} is refused. The credentials are missing, expired, or may "
-            "not do this; lox takes them from the environment, as `AWS_ACCESS_KEY_ID`."
+            f"Access to {url!r} is refused. The credentials are missing, expired, or do "
+            "not allow this; lox takes them from the environment, such as "
+            "`AWS_ACCESS_KEY_ID`."
         )
     if _has(text, 429, 503) or "SlowDown" in text:
-        return f"The server of {url!r} asks for fewer requests."
+        return f"The server of {url!r} throttles requests."
     if re.search("error sending request|timed out|timeout|dns|connect", text, re.I):
         return f"The server of {url!r} cannot be reached."
     return f"{url!r}: {kind}: {text.splitlines()[0] if text else 'nothing more is known'}."

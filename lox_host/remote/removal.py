@@ -42,7 +42,7 @@ def begin_remote(bucket: Bucket, mode: str, process: int, job: str) -> None:
     if mode == "x" and (others or (not names and bucket.exists(MARKER))):
         raise FileExistsError(
             f"There is a store in {bucket.url!r} already, and `mode` is 'x'. Use another "
-            "path, `mode='a'` to add to it, or `mode='w'` to write it anew."
+            "path, `mode='a'` to add to it, or `mode='w'` to replace it."
         )
     for name in others if mode == "w" else ():
         remove_remote(bucket, name)

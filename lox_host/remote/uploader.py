@@ -137,9 +137,9 @@ class Uploader:
             what = f"{type(error).__name__}: {error}."
             what = str(error) if isinstance(error, BucketError) else what
             _warn(
-                f"Nothing can be uploaded to {self._bucket.url!r} now: {what} The program "
-                f"goes on: what it logs is in {str(self._folder.parent)!r}, and lox tries "
-                "again."
+                f"Uploads to {self._bucket.url!r} fail at the moment: {what} The program "
+                f"continues. Its rows are safe in {str(self._folder.parent)!r}, and lox "
+                "keeps trying."
             )
         with contextlib.suppress(Exception):
             self._bucket.reconnect()
@@ -181,10 +181,11 @@ class _Disk:
             return
         self._is_warned = True
         _warn(
-            f"The disk of {str(self._folder.parent)!r} fills up: {_megabytes(waiting)} "
-            f"wait there to be uploaded to {url!r}, and {_megabytes(free)} are free, "
-            f"enough for about {_duration(left)}. Make room, put right what keeps lox from "
-            "uploading, or set `LOX_SPOOL` to a folder on another disk for the next start."
+            f"The disk of {str(self._folder.parent)!r} is filling up: "
+            f"{_megabytes(waiting)} wait there to be uploaded to {url!r}, and "
+            f"{_megabytes(free)} are free, enough for about {_duration(left)}. Make room, "
+            "repair the uploads, or set `LOX_SPOOL` to a folder on another disk and "
+            "restart."
         )
 
 

@@ -30,7 +30,7 @@ def is_url(path: Path) -> bool:
         return False
     if match[1].lower() not in SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-        raise ValueError(f"{os.fspath(path)!r} is no address that lox knows: give {known}.")
+        raise ValueError(f"lox does not know the address {os.fspath(path)!r}: use {known}.")
     return True
 
 

@@ -45,8 +45,8 @@ class EarlierRuns:
         names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
         listed = ", ".join(map(repr, names[:MOST])) + (", ..." if len(names) > MOST else "")
         warnings.warn(
-            f"The run {run.name!r} was to be resumed, but the store in {str(self._path)!r} "
-            f"has its key with another configuration only, which differs in {listed}. So "
-            "it is a new run. Keep what changes from session to session out of `config`.",
+            f"Cannot resume the run {run.name!r}: the store in {str(self._path)!r} has its "
+            f"key only with another configuration, which differs in {listed}. lox starts a "
+            "new run. Do not put values into `config` that change between sessions.",
             stacklevel=2,
         )

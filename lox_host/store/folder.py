@@ -69,7 +69,7 @@ def begin_session(path: Path, mode: str, process: int = 0, job: str = "") -> pat
     if mode == "x" and _is_taken(folder, process, job):
         raise FileExistsError(
             f"There is a store in {str(path)!r} already, and `mode` is 'x'. Use another "
-            "path, `mode='a'` to add to it, or `mode='w'` to write it anew."
+            "path, `mode='a'` to add to it, or `mode='w'` to replace it."
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,9 @@ def begin_session(path: Path, mode: str, process: int = 0, job: str = "") -> pat
 def check_mode(mode: str) -> None:
     """Raise if a mode is not one that `begin_session` knows."""
     if mode not in ("a", "w", "x"):
-        raise ValueError(f'`mode` is {mode!r}; it is "a" (add), "w" (write anew) or "x".')
+        raise ValueError(
+            f'`mode` must be "a" (add), "w" (replace) or "x" (new), not {mode!r}.'
+        )
 
 
 def list_session(session: pathlib.Path) -> None:
@@ -129,15 +131,16 @@ def sessions_of(path: Path) -> tuple[list[pathlib.Path], list[str]]:
     if not is_store(folder):
         hint = "Give the path that `lox.save` or `SaveLogger` was given."
         if any(is_file(session / journal.NAME) for session in session_folders(folder)):
-            hint = "It has sessions of one: `lox doctor` can repair it."
+            hint = "But it has sessions of a store: `lox doctor` can repair it."
         raise FileNotFoundError(
             f"There is no store in {str(path)!r}: it has no file {MARKER!r}. {hint}"
         )
     version, _ = _format_of(folder)
     if version > FORMAT:
         raise ValueError(
-            f"The store in {str(path)!r} has the format {version}, and this version of lox "
-            f"knows none after {FORMAT}. Install a newer one: `pip install -U jax-lox`."
+            f"The store in {str(path)!r} has format {version}, but this version of lox "
+            f"reads only up to format {FORMAT}. Install a newer lox: "
+            "`pip install -U jax-lox`."
         )
     return examine_folder(path)
 

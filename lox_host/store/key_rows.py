@@ -240,9 +240,9 @@ def _check_variants(what: str, variants: Sequence[_Variant]) -> None:
                 map_arrays(np.result_type, one.example, other.example)
                 continue
         raise ValueError(
-            f"{what} do not have one form: some are {one.text} and some are {other.text}, "
-            "which no array can hold. Load the other keys with `argnames`, and log values "
-            "of different forms under different keys."
+            f"{what} do not fit into one array: some are {one.text} and some are "
+            f"{other.text}. Load the other keys with `argnames`, and log values of "
+            "different shapes or dtypes under different keys."
         )
 
 

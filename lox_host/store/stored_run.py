@@ -22,21 +22,21 @@ class StoredRun:
     Attributes:
         name: The name of the run.
         key: The data of its PRNG key, for `lox.load(path, key=run.key)`.
-        config: What the logger was given as `config`.
+        config: Its configuration.
         start: When it was started, in seconds since 1970.
         rows: How many rows its longest key has.
         keys: Its keys.
         session: The name of the session, which is a folder in the store.
         process: The number of the process that wrote it.
         launch: The same for all runs that were started by one call.
-        group: What the user calls the runs that belong together. Empty: nothing.
-        tags: Words of the user, to find the run by.
+        group: The name that the user gave to runs that belong together. Empty: none.
+        tags: Words that the user gave to find the run by.
         store: The folder of the store.
         state: `ended`, `live`, or `unfinished`: killed, or silent for a while.
         took: How many seconds it took until it ended or was last written to.
         last: The last value of each key that is a real number.
         nonfinite: By key, how many rows are NaN or infinite, and the first of them.
-        path: What `lox show` and other commands call it.
+        path: Its name for `lox show` and other commands.
         index: The number of its line in `lox ls`, from 0.
     """
 

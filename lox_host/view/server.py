@@ -142,7 +142,7 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
-        raise OSError(f"{host!r} is no address of this machine.") from error
+        raise OSError(f"{host!r} is not an address of this machine.") from error
     family, kind, protocol, _, address = found[0]
     listener = socket.socket(family, kind, protocol)
     try:
@@ -159,7 +159,7 @@ def _bind(host: str, port: int) -> socket.socket:
                 f"such as `--port {port + 1}`, or `--port 0` for any that is free."
             )
         elif error.errno == errno.EADDRNOTAVAIL:
-            text = f"{host!r} is no address of this machine."
+            text = f"{host!r} is not an address of this machine."
         else:
             text = f"Cannot serve on {host}:{port}: {error.strerror}."
         raise OSError(text) from error

@@ -86,7 +86,7 @@ class Events:
             for tag, number in nonfinite_counts({key: array}).items():
                 yield key, value(tag=tag, simple_value=number)
         for key, counted in row.counted.items():
-            # The values are gone. Each stands in the middle of its bin.
+            # The values are gone. Each is put in the middle of its bin.
             found, centers = counted.statistics(), counted.centers
             moments = [(counted.counts * centers**power).sum() for power in range(3)]
             ends = found.get("min", 0.0), found.get("max", 0.0)

@@ -76,7 +76,7 @@ def check_exists(path: str | os.PathLike) -> None:
     """Raise if a file was removed while it is being written."""
     if not os.path.exists(path):
         raise FileNotFoundError(
-            f"`{path}` has been removed while it was written. What was logged is lost."
+            f"`{path}` was removed while lox was writing to it. Its rows are lost."
         )
 
 

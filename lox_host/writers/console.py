@@ -29,7 +29,7 @@ class ConsoleWriter:
         title: str = "lox",
     ):
         if max_keys < 1:
-            raise ValueError(f"`max_keys` is {max_keys}; at least one key is to be shown.")
+            raise ValueError(f"`max_keys` must be at least 1, not {max_keys}.")
         self._every, self._file = every, file
         self._look = {"title": title, "most": max_keys}
         self._open: set[int] = set()

@@ -88,7 +88,9 @@ class OpenTelemetryWriter:
         result = self._exporter.export(self._data())
         if result is not self._metrics.MetricExportResult.SUCCESS:
             where = self._endpoint or "the endpoint in the environment"
-            raise ConnectionError(f"The OTLP receiver at {where} did not take the metrics.")
+            raise ConnectionError(
+                f"The OTLP receiver at {where} did not accept the metrics."
+            )
         self._waiting = {}
 
     def close(self, run: Run) -> None:

@@ -34,9 +34,9 @@ class PlotWriter:
     ):
         figure = import_extra("matplotlib.figure", "PlotLogger", "plot")
         if max_panels < 1:
-            raise ValueError(f"`max_panels` is {max_panels}; at least one is to be drawn.")
+            raise ValueError(f"`max_panels` must be at least 1, not {max_panels}.")
         if points < 2:
-            raise ValueError(f"`points` is {points}; a line has at least 2.")
+            raise ValueError(f"`points` must be at least 2, not {points}.")
         self._path = None if path is None else os.path.abspath(os.path.expanduser(path))
         self._show, self._title, self._every = show, title, every
         self._most = max_panels

@@ -60,12 +60,12 @@ def test_pytrees_keep_their_structure():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"x": "text"}, r"The value of 'x' is or holds `str` \('text'\)"),
+        ({"x": "text"}, r"The value of 'x' is or contains `str` \('text'\)"),
         ({"x": None}, "The value of 'x' is `None`, but"),
         ({"x": {}}, "The value of 'x' is `{}`, but"),
-        ({"x": object()}, "The value of 'x' is or holds `object`"),
-        ({"x": [1.0, "a"]}, r"The value of 'x' is or holds `str` \('a'\)"),
-        ({"x": np.array(["a"])}, "The value of 'x' is or holds an array of <U1"),
+        ({"x": object()}, "The value of 'x' is or contains `object`"),
+        ({"x": [1.0, "a"]}, r"The value of 'x' is or contains `str` \('a'\)"),
+        ({"x": np.array(["a"])}, "The value of 'x' is or contains an array of <U1"),
         ({3: 1.0}, "The key 3 is `int`, but keys of `lox.log` are strings"),
         (1.0, r'such as `lox.log\(\{"loss": loss\}\)`, not `float`'),
     ],
@@ -134,7 +134,7 @@ def test_tags_and_prefix_are_strings():
 
 @pytest.mark.parametrize("options", [{}, {"prefix": "a\0"}], ids=str)
 def test_a_null_character_is_refused(options):
-    with pytest.raises(ValueError, match=r"x00b?x' holds a null character"):
+    with pytest.raises(ValueError, match=r"x00b?x' contains a null character"):
         lox.log({"bx" if options else "\0x": 1.0}, **options)
 
 

@@ -62,13 +62,13 @@ def test_an_argname_is_a_whole_key():
 
 def test_a_filter_that_matches_nothing_warns():
     with pytest.warns(
-        UserWarning, match=r"`argnames` \['w'\] .*; there are \['x', 'y', 'z'\]"
+        UserWarning, match=r"`argnames` \['w'\] .* Logged were \['x', 'y', 'z'\]"
     ) as w:
         lox.spool(f, argnames=["x", "w"])(1.0)
     assert w[0].filename == __file__
     with pytest.warns(
         UserWarning,
-        match=r"`tags` \['debug'\] .* there are \['input', 'metric', 'output'\]",
+        match=r"`tags` \['debug'\] .* Logged were \['input', 'metric', 'output'\]",
     ):
         lox.spool(f, tags="debug")(1.0)
 
@@ -76,7 +76,7 @@ def test_a_filter_that_matches_nothing_warns():
 def test_a_reduction_of_a_key_that_is_not_logged_warns():
     for fun in (f, jax.jit(f)):
         with pytest.warns(
-            UserWarning, match=r"`reduce` \['v', 'w'\] .*; there are \['x', 'y', 'z'\]"
+            UserWarning, match=r"`reduce` \['v', 'w'\] .* Logged were \['x', 'y', 'z'\]"
         ) as w:
             _, logs = lox.spool(fun, reduce={"w": "sum", "x": "sum", "v": "sum"})(1.0)
         assert list(logs) == ["x", "y", "z"]
@@ -469,7 +469,7 @@ def test_vmaps_that_cannot_be_told_apart():
         return jax.vmap(inner)(jnp.arange(2.0))
 
     with pytest.raises(
-        ValueError, match=r"'y' depends on `vmap`s of size .* cannot be told"
+        ValueError, match=r"'y' depends on `vmap`s of size .* cannot tell which"
     ):
         lox.spool(jax.vmap(outer))(jnp.arange(3.0))
 
@@ -532,7 +532,7 @@ def test_what_has_no_rule_is_refused_by_name():
 
     for fun in (composite, hidden):
         with pytest.raises(
-            NotImplementedError, match=r"`composite`, which holds 'inner' .*nolog"
+            NotImplementedError, match=r"`composite`, which logs 'inner' .*nolog"
         ):
             lox.spool(fun)(jnp.ones(2))
         lox.spool(lox.nolog(fun))(jnp.ones(2))
@@ -556,11 +556,11 @@ def test_a_tangent_is_logged_under_jvp_and_refused_under_grad():
         lambda x: jax.lax.scan(lambda c, _: (g(c), None), x, None, length=2)[0],
     ):
         with pytest.raises(
-            ValueError, match="'tangent' holds a tangent, logged in a `custom_jvp`"
+            ValueError, match="'tangent' contains a tangent, logged in a `custom_jvp`"
         ):
             lox.spool(jax.grad(fun))(2.0)
         with pytest.raises(
-            ValueError, match="'tangent' holds a tangent, logged in a `custom_jvp`"
+            ValueError, match="'tangent' contains a tangent, logged in a `custom_jvp`"
         ):
             jax.grad(fun)(2.0)
 

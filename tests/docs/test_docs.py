@@ -5,6 +5,7 @@ import fnmatch
 import inspect
 import pathlib
 import re
+import tomllib
 
 import pytest
 
@@ -30,6 +31,33 @@ def test_all_code_is_run(page, pytestconfig):
     examples = doctest.DocTestParser().get_examples(text)
     assert len(examples) == len(re.findall("^ *>>>", text, re.MULTILINE))
     assert not any(doctest.SKIP in example.options for example in examples)
+
+
+def test_the_pages_of_the_cookbook_run_in_an_environment(pytestconfig):
+    pages = {page.stem for page in ROOT.glob("docs/cookbook/*.md")}
+    [cookbook] = [
+        plugin.COOKBOOK
+        for plugin in pytestconfig.pluginmanager.get_plugins()
+        if hasattr(plugin, "COOKBOOK")
+    ]
+    assert pages == set(cookbook)
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    [libraries] = re.findall(r"^LIBRARIES := (.*)$", (ROOT / "Makefile").read_text(), re.M)
+    names = [re.match(r"[\w-]+", entry) for entry in extras(project, "dev")]
+    environments = [{name[0] for name in names if name}, set(libraries.split())]
+    for page, packages in cookbook.items():
+        assert any(set(packages) <= installed for installed in environments), page
+
+
+def extras(project: dict, name: str) -> list[str]:
+    """Return the requirements of an extra, with those of the extras that it names."""
+    found = []
+    for entry in project["optional-dependencies"][name]:
+        others = re.fullmatch(r"jax-lox\[(.*)\]", entry)
+        parts = others[1].split(",") if others else []
+        found += [entry] + [each for part in parts for each in extras(project, part)]
+    return found
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])

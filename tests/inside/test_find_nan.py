@@ -135,7 +135,7 @@ def test_a_report_says_if_nothing_that_is_returned_is_nan():
 
     x = jnp.array([2.0, -1.0])
     report = lox.find_nan(f)(x)
-    assert "What the function returns holds no NaN." in str(report)
+    assert "The function does not return this NaN." in str(report)
     assert f'`lox.find_nan(f, ignore="{report.line}")`' in str(report)
     assert lox.find_nan(f, ignore=str(report.line))(x) is None
 
@@ -156,7 +156,7 @@ def test_what_functions_of_jax_drop_themselves_does_not_count():
 def test_values_that_are_nan_from_the_start():
     report = lox.find_nan(lambda batch: batch["x"].sum())({"x": jnp.array([1.0, jnp.nan])})
     assert (report.operation, report.culprit) == ("argument", ("0['x']",))
-    assert "The argument 0['x'] holds NaN already" in str(report)
+    assert "The argument 0['x'] already contains NaN" in str(report)
     with raises(ValueError, "There is no equation to run again: argument 0"):
         report.replay()
     # What appears later is found in spite of it.
@@ -165,7 +165,7 @@ def test_values_that_are_nan_from_the_start():
     )
     assert (report.operation, report.culprit) == ("log", (-1.0,))
     report = lox.find_nan(lambda x: jnp.where(x > 0, x, jnp.nan).sum())(jnp.zeros(2))
-    assert "A constant of the program is not finite already" in str(report)
+    assert "A constant of the program is not finite to begin with" in str(report)
     assert report.operation == "select_n"
 
 
@@ -217,7 +217,7 @@ def test_a_jitted_function_is_compiled_once(caplog):
 def test_errors():
     with raises(TypeError, "`lox.find_nan` takes a function, not `int`"):
         lox.find_nan(3)
-    with raises(TypeError, "cannot be called inside `jit`, `vmap`, `grad` or a loop"):
+    with raises(TypeError, "cannot be called inside `jit`, `vmap`, `grad` or a JAX loop"):
         jax.jit(lox.find_nan(jnp.log))(1.0)
     with raises(TypeError, "ignore"):
         lox.find_nan(jnp.log, ignore=3)

@@ -569,7 +569,7 @@ def test_wrong_options_are_named():
         lox.recorder(roots, when=lambda logs: logs["root"])(jnp.ones(2))
     with raises(TypeError, r"`when` returns bool\[1\]", "must return one boolean"):
         lox.recorder(roots, when=lambda logs: logs["root"][None] > 1)(jnp.ones(2))
-    with raises(KeyError, "`when` asks for 'loss', which is not in the record of 'root'"):
+    with raises(KeyError, "`when` uses 'loss', which is not in the record of 'root'"):
         lox.recorder(roots, when=lambda logs: logs["loss"] > 1)(jnp.ones(2))
     with raises(TypeError, "lox.recorder"):
         lox.recorder(3)

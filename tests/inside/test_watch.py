@@ -399,8 +399,8 @@ def test_a_pattern_that_matches_nothing_lists_what_there_is():
     with pytest.warns(UserWarning, match="match nothing") as found:
         lox.spool(lox.watch(loss, "*/mpl"))(WEIGHTS, X)
     assert str(found[0].message) == (
-        "`scopes` ['*/mpl'] of `lox.watch` match nothing; there are 'block', "
-        "'block/mixed', 'block/mlp', 'head'."
+        "`scopes` ['*/mpl'] of `lox.watch` match nothing. The program has the scopes "
+        "'block', 'block/mixed', 'block/mlp', 'head'."
     )
     assert found[0].filename == __file__
     with pytest.warns(
@@ -409,7 +409,7 @@ def test_a_pattern_that_matches_nothing_lists_what_there_is():
         lox.spool(lox.watch(loss, ("head", "mpl")))(WEIGHTS, X)
     with pytest.warns(UserWarning, match="finds no name scopes in the program, so it logs"):
         lox.spool(lox.watch(jnp.sin))(1.0)
-    with pytest.warns(UserWarning, match="is true for no equation of the program"):
+    with pytest.warns(UserWarning, match="selects no equation of the program"):
         lox.spool(lox.watch(jnp.sin, lambda eqn: False))(1.0)
 
 
@@ -426,24 +426,24 @@ def test_several_patterns_that_match_do_not_warn():
         (
             {"values": "grads"},
             ValueError,
-            "has no values 'grads'; there are 'in', 'out', 'grad'",
+            "has no values 'grads'. Choose from 'in', 'out', 'grad'",
         ),
         (
             {"stats": ("rms", "median")},
             ValueError,
-            "has no stats 'median'; there are 'mean'",
+            "has no stats 'median'. Choose from 'mean'",
         ),
         (
             {"stats": {"median": 3}},
             TypeError,
-            "from names to functions of an array, but it ",
+            "must map names to functions of an array, but it ",
         ),
-        ({"values": ()}, ValueError, "`values` of `lox.watch` names nothing to log"),
+        ({"values": ()}, ValueError, "`values` of `lox.watch` is empty"),
         ({"scopes": 3}, TypeError, "`scopes` takes a string or several, not `int`"),
         (
             {"layer": 3},
             ValueError,
-            "The step 'layer' of `lox.watch` has the name of the step",
+            "The step 'layer' of `lox.watch` has the same name as the step",
         ),
     ],
 )

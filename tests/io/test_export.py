@@ -144,7 +144,7 @@ def test_what_is_damaged_is_left_out(tmp_path):
     damaged, _ = sorted(tmp_path.glob("*/*.arrows"))
     damaged.write_bytes(bytes(damaged.stat().st_size))
     writer = Kept()
-    with pytest.warns(UserWarning, match="A part of 'x', 1 rows, .* has been left out"):
+    with pytest.warns(UserWarning, match="A part of 'x', 1 rows, .* was left out"):
         lox.export(tmp_path, writer)
     assert [set(values) for _, values in writer.rows(writer.opened[0].name)] == [{"y"}]
 

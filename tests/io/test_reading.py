@@ -103,7 +103,7 @@ def test_what_is_no_run_is_an_error_that_lists_near_ones(sweep):
         ),
         (
             "lr=0.1",
-            r"'lr=0.1' in 'results' may be lr=0.1-1, lr=0.1-2. Type as much as is need",
+            r"'lr=0.1' in 'results' could be lr=0.1-1, lr=0.1-2. Type more of",
         ),
         ("#4", r"'results' has no run '#4'. Runs go up to #3"),
         ("lr=0.1-1@2", r"The run 'lr=0.1-1' has no session @2. It has only one"),
@@ -111,9 +111,7 @@ def test_what_is_no_run_is_an_error_that_lists_near_ones(sweep):
     ]:
         with pytest.raises(LookupError, match=text):
             lox.load("results", run=word)
-    with pytest.raises(
-        LookupError, match="None of 4 runs in 'results' is one where lr > 1"
-    ):
+    with pytest.raises(LookupError, match="None of the 4 runs in 'results' matches lr > 1"):
         lox.load("results", where="lr > 1")
     with pytest.raises(LookupError, match=r"has no key 'los'. All keys of its session are"):
         lox.load("results", "los")
@@ -215,7 +213,7 @@ def test_many_stores(tmp_path, monkeypatch):
     assert lox.load("multirun", run="multirun/2/results/main")["x"] == 2
     assert lox.load("multirun", where={"job": 10})["x"] == 10
     with pytest.raises(
-        LookupError, match="may be multirun/0/results/main, multirun/2/resul"
+        LookupError, match="could be multirun/0/results/main, multirun/2/resul"
     ):
         lox.load("multirun", run="main")
     with pytest.raises(FileNotFoundError, match="No such folder: 'multirun/x"):

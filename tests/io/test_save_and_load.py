@@ -272,7 +272,7 @@ def test_what_is_not_there_is_an_error(tmp_path):
         pytest.raises(LookupError, match="has no runs yet"),
     ):
         lox.load(tmp_path)
-    with pytest.raises(TypeError, match=r"`key` is 'saved', a text.*`lox.runs\(path\)`"):
+    with pytest.raises(TypeError, match=r"`key` is the string 'saved'.*`lox.runs\(path\)`"):
         lox.load(tmp_path, key="saved")
     (tmp_path / "lox.json").write_text('{"format": 1000}')
     with pytest.raises(ValueError, match="format 1000"):
@@ -297,7 +297,7 @@ def test_what_is_not_there_is_an_error(tmp_path):
         ({"forms": {"x": Form(keys=((0, "rbg"),))}}, "as a PRNG key"),
         (
             {"steps": {"step": np.zeros((2, 1))}},
-            "The rows of the step 'step' of 'x' do not have one form",
+            "The rows of the step 'step' of 'x' do not fit into one array",
         ),
     ],
 )
@@ -558,5 +558,5 @@ def test_a_failure_of_save_under_jit_is_raised_by_the_barrier(tmp_path):
         lox.barrier()
     with pytest.raises(ValueError, match="`mode` is 'q'"):
         jax.jit(lambda x: lox.save({"x": x}, tmp_path, mode="q"))(1.0)
-    with pytest.raises(TypeError, match=r"The value of 'x' is (or holds )?`None`"):
+    with pytest.raises(TypeError, match=r"The value of 'x' is (or contains )?`None`"):
         lox.save({"x": None}, tmp_path)

@@ -203,7 +203,7 @@ def test_a_tangent_in_a_checkpoint_is_an_error_that_names_the_key():
         return fun(*primals), tangents[0] * jnp.cos(*primals)
 
     block = jax.checkpoint(jax.jit(fun))
-    with raises(ValueError, "'tangent' holds a tangent"):
+    with raises(ValueError, "'tangent' contains a tangent"):
         lox.spool(jax.grad(block))(X)
     _, logs = lox.spool(ft.partial(jax.jvp, block))((X,), (2 * X,))
     assert_trees_close(logs["tangent"], 2 * X)

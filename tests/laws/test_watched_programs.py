@@ -39,7 +39,7 @@ def own(logs: lox.logdict) -> lox.logdict:
     return logs.filter(lambda key, *_: not key.endswith("/watched"))
 
 
-@pytest.mark.filterwarnings("ignore:`scopes` of `lox.watch` is true for no equation")
+@pytest.mark.filterwarnings("ignore:`scopes` of `lox.watch` selects no equation")
 @pytest.mark.parametrize("p", thin(WATCHED, 12), ids=lambda p: p.name)
 def test_of_the_program_itself(p: Program):
     out, logs = lox.spool(watched(p.fun))(p.x)
@@ -47,7 +47,7 @@ def test_of_the_program_itself(p: Program):
     assert_logs(own(logs), records(p), natural=p.is_natural)
 
 
-@pytest.mark.filterwarnings("ignore:`scopes` of `lox.watch` is true for no equation")
+@pytest.mark.filterwarnings("ignore:`scopes` of `lox.watch` selects no equation")
 @pytest.mark.parametrize("p", thin(DIFFERENTIABLE, 12, 3), ids=lambda p: p.name)
 def test_inside_and_outside_of_its_gradient(p: Program):
     inside = lox.spool(jax.grad(watched(total_of(p.fun))))

@@ -396,17 +396,17 @@ def test_bad_input():
     for wrong in (0.5, None, "abc", jnp.arange(8), np.zeros(0, np.uint32)):
         with pytest.raises(ValueError, match="takes one PRNG key or number, not"):
             logger.init(wrong)
-    with pytest.raises(ValueError, match="The state holds 3 runs"):
+    with pytest.raises(ValueError, match="The state contains 3 runs"):
         logger.tap(counting, states)
     with pytest.raises(TypeError, match=r"`state` is 'int', not what `logger\.init"):
         logger.log(3, {})  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match=r"`logger\.tap` takes a function"):
         logger.tap(3, logger.init(KEYS[0]))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match='`on_error` is "warn" or "raise", not \'no\''):
+    with pytest.raises(ValueError, match='must be "warn" or "raise", not \'no\''):
         Logger(Kept(), on_error="no")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match=r"`config` is 'Config', not a map.*\.asdict\(con"):
+    with pytest.raises(TypeError, match=r"be a mapping .*not 'Config'.*\.asdict\(con"):
         Logger(Kept(), config=make_dataclass("Config", ["rate"])(0.1))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match="`writer` is 'function', without `open`, `write`"):
+    with pytest.raises(TypeError, match="is 'function', which lacks `open`, `write`"):
         Logger(lambda batch: None)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match=r"Logs are a mapping from keys to.*`float`"):
         logger.log(logger.init(KEYS[0]), 1.0)  # pyright: ignore[reportArgumentType]
@@ -417,9 +417,7 @@ def test_bad_input():
         TypeError, match=r"no values: keywords are steps.*\(run, \{\"x\": \.\.\.\}\)"
     ):
         logger.log(state, x=1.0)
-    with pytest.raises(
-        ValueError, match=r"not the text 'myrun'\. It is what tells runs apart"
-    ):
+    with pytest.raises(ValueError, match=r"not the string 'myrun'\. Each run has its own"):
         logger.init("myrun")
     with pytest.raises(TypeError, match="takes one or more loggers, not Kept"):
         MultiLogger(Kept())  # pyright: ignore[reportArgumentType]
@@ -1061,7 +1059,7 @@ print(list(map(int, lox.load(sys.argv[1])["i"])))
 def test_children_that_are_forked_leave_it_alone(tmp_path):
     code, out = ended(FORKING, tmp_path)
     assert code == 0, out
-    assert "was made before the process was forked" in out
+    assert "was created before the process was forked" in out
     assert out.splitlines()[-1] == "[0, 1, 2, 3]"
 
 

@@ -113,7 +113,7 @@ def test_bad_logs_are_refused_before_and_after_good_ones():
     logger = Logger(Kept())
     state = logger.init(0)
     for _ in range(2):
-        with pytest.raises(TypeError, match="The value of 'x' is or holds `str`"):
+        with pytest.raises(TypeError, match="The value of 'x' is or contains `str`"):
             logger.log(state, {"x": "text"})
         with pytest.raises(ValueError, match="A step cannot be called 'steps'"):
             logger.log(state, {"x": 1.0}, steps=1)

@@ -153,13 +153,13 @@ def test_the_config_of_several_loggers_is_merged(tmp_path):
 
 
 def test_a_bad_config_says_what_to_do(logger):
-    with pytest.raises(TypeError, match=r"`config` is 'list'.*dataclasses.asdict"):
+    with pytest.raises(TypeError, match=r"be a mapping .*, not 'list'.*dataclasses.asdict"):
         logger.init(0, config=[1])
-    with pytest.raises(TypeError, match="`name` is 'int', not a text"):
+    with pytest.raises(TypeError, match="`name` must be a string, not 'int'"):
         logger.init(0, name=3)
     with pytest.raises(TypeError, match="`tags` takes strings, not `int`"):
         logger.init(0, tags=[1])
-    with pytest.raises(TypeError, match=r"`resume` is '.*Tracer', not True or False") as e:
+    with pytest.raises(TypeError, match=r"must be True or False, not '.*Tracer'") as e:
         jax.jit(lambda resume: logger.init(0, resume=resume))(True)
     assert "the same for all runs" in str(e.value)
 
@@ -197,7 +197,7 @@ def test_names_refer_to_config_seed_and_index(writer, logger):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("{rate}", r"there is no {rate}. It may refer to {seed}, {index}, {env}, "),
+        ("{rate}", r"there is no {rate}. It can refer to {seed}, {index}, {env}, "),
         ("{lr:d}", "Unknown format code 'd'"),
         ("{env:g}", "Unknown format code 'g'"),
         ("{lr", "expected '}'"),

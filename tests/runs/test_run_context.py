@@ -54,7 +54,7 @@ def test_the_innermost_run_takes_them(writer, logger):
 def test_prefix_tags_and_bad_calls_are_as_elsewhere(writer, logger):
     with logger.run(0):
         lox.log({"x": 1.0}, prefix="train/", tags=("a", "b"), step=2)
-        with pytest.raises(TypeError, match="The value of 'x' is or holds `str`"):
+        with pytest.raises(TypeError, match="The value of 'x' is or contains `str`"):
             lox.log({"x": "text"})
     assert rows(writer) == [({"step": 2}, {"train/x": 1.0})]
     (block,) = writer.batches[0]

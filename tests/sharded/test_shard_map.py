@@ -346,7 +346,7 @@ def test_an_interval_over_rows_inside_and_outside_under_vmap():
     sums = np.asarray(xs).sum(2)
     assert np.array_equal(logs["sum"], [sums, 2 * sums])
     # As many examples as devices: which of them an example's own row is for is not clear.
-    with pytest.raises(ValueError, match=r"'sum' depends on .* cannot be told"):
+    with pytest.raises(ValueError, match=r"'sum' depends on .* cannot tell which"):
         jax.jit(lox.spool(jax.vmap(f), interval=2))(jnp.stack([X] * 8))
 
 

@@ -1022,7 +1022,7 @@ def test_a_callback_that_raises_at_the_end_is_reported():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"callback": 3}, TypeError, "The callback of `lox.tap` is 3, not a function"),
+        ({"callback": 3}, TypeError, "The callback of `lox.tap` must be a function, not 3"),
         ({"batch": 0}, ValueError, "`batch` must be at least 1, not 0"),
         ({"interval": 0}, ValueError, "`interval` must be at least 1, not 0"),
         ({"prefix": 1}, TypeError, "`prefix` must be a string, not 1"),

@@ -188,7 +188,7 @@ def _custom_vmap(
             raise NotImplementedError(
                 "A `custom_vmap` function that logs is inside a `cond` or `while_loop` "
                 "under two `vmap`s. lox cannot tell for which examples it logs. Log "
-                "outside of it."
+                "outside it."
             )
         axes = tuple(0 if is_batched else None for is_batched in batched[1:])
         settled = run_rule(

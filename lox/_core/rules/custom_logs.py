@@ -190,8 +190,8 @@ def _same(expected: Collected, found: Collected) -> frozenset[str]:
 def _unsettled(keys: Iterable[str]) -> NotImplementedError:
     return NotImplementedError(
         f"{listed(sorted(keys))} is logged by a function with a custom rule for "
-        "derivatives or batches. The rule logs it, too, but not when only some of the "
-        "arguments are differentiated or batched, as here. Log the same in all cases, or "
+        "derivatives or batches. The rule logs it too, but not if JAX differentiates or "
+        "batches only some of the arguments, as here. Log the same keys in all cases, or "
         "put the lox transformation around the derivative or `vmap`."
     )
 

@@ -202,8 +202,9 @@ def _check_combined(key: str, given: PyTree, wanted: PyTree) -> None:
     )
     if given != wanted:
         raise ValueError(
-            f"`devices` of the reduction of {key!r} returns {given}, not one accumulator, "
-            f"{wanted}. It takes those of all devices, stacked along a new first axis."
+            f"`devices` of the reduction of {key!r} returns {given}, but it must return "
+            f"one accumulator, {wanted}. Its argument is the accumulators of all devices, "
+            "stacked along a new first axis."
         )
 
 

@@ -126,9 +126,9 @@ def _partially_known_while(
     if emit_effect in eqn.effects:
         keys = listed(key for record in carried_in(eqn.params) for key in record.keys)
         raise NotImplementedError(
-            f"`lox.tap` of a `while_loop` that logs {keys}, inside `jax.linearize`: JAX "
-            "cannot tell what of the loop is needed once and what again. Put `lox.tap` "
-            "around the derivative, or use `jax.jvp`."
+            f"`lox.tap` cannot deliver {keys} from a `while_loop` inside `jax.linearize`: "
+            "JAX cannot tell which parts of the loop it needs once and which it needs "
+            "again. Put `lox.tap` around the derivative, or use `jax.jvp`."
         )
     known, *_ = original(eqn)
     _check_all_known(len(list(carried_in(known.params))), eqn.params)
@@ -187,8 +187,8 @@ def _check_all_known(number: int, params: Params) -> None:
     if number < len(records):
         keys = listed(key for record in records for key in record.keys)
         raise ValueError(
-            f"One of {keys} in a `while_loop` holds a tangent, logged in a `custom_jvp` "
-            "rule: under `jax.linearize` it has no value. Log primals there, or use "
+            f"One of {keys} in a `while_loop` contains a tangent, logged in a `custom_jvp` "
+            "rule. Tangents have no value under `jax.linearize`. Log primals there, or use "
             "`jax.jvp`."
         )
 

@@ -168,8 +168,9 @@ class RecordLast(Handler):
         raise NotImplementedError(
             f"`lox.recorder` cannot keep {key!r}, logged at {rows.where} in a `while_loop` "
             "(or a `fori_loop` whose bounds are not static) that is inside a `shard_map`, "
-            "a `checkpoint` or a function with a custom rule: how many records there will "
-            "be is not known at trace time. Put `lox.recorder` inside, around the loop."
+            "a `checkpoint` or a function with a custom rule: at trace time, JAX does not "
+            "know how many records there will be. Put `lox.recorder` inside, around the "
+            "loop."
         )
 
     def collecting(self, capacity: int | None = None) -> Self:

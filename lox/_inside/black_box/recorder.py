@@ -246,9 +246,9 @@ def _remembering(fun: Callable, options: _Options) -> Callable:
     def remembering(*args, **kwargs):
         if tracing.staged_program() is not None:
             raise RuntimeError(
-                "`lox.recorder(across_calls=True)` is called inside `jit` or another "
-                "transformation of JAX, where nothing can be kept from call to call. Put "
-                "it outside: `lox.recorder(jax.jit(step), across_calls=True)`."
+                "`lox.recorder(across_calls=True)` is called inside `jit` or another JAX "
+                "transformation, where it cannot keep anything between calls. Put it "
+                "outside: `lox.recorder(jax.jit(step), across_calls=True)`."
             )
         call = ft.partial(_record, options)
         memory = getattr(memories, "last", None)

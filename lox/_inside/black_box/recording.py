@@ -44,9 +44,9 @@ class Recording:
             came after it.
         records: The same records one by one, in the order of execution.
         fired: The record that fired, with its steps.
-        example: Under `vmap`, the index of the example; under several, one for each. None:
-            there is no `vmap`.
-        path: The store that it was written to. None: it was not.
+        example: Under `vmap`, the index of the example; under nested ones, a tuple of
+            indices. None: there is no `vmap`.
+        path: The store that it was written to. None: it was not written.
     """
 
     logs: logdict

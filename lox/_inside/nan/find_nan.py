@@ -33,9 +33,9 @@ def find_nan(
 
     The returned function runs `fun`, and says where a NaN appeared first: the operation and
     the value it could not handle, your line of code, the iterations of the loops around it
-    and the example of the `vmap`. It counts even if `jnp.where` drops it later, since its
-    derivative may still be NaN. Infinities are often intended, so they count only if they
-    become NaNs, or if `fun` returns them.
+    and the example of the `vmap`. A NaN counts even if `jnp.where` drops it later, because
+    its derivative may still be NaN. Infinities are often intended, so they count only if
+    they become NaNs, or if `fun` returns them.
 
     Your function runs once if there is no NaN, with few checks added, and about three
     times to find one. Arguments stay as they are: they are neither donated nor updated. If
@@ -44,8 +44,8 @@ def find_nan(
     Args:
         fun: Any JAX function, such as a training step, with `jit`, `grad`, `vmap` and loops
             inside.
-        infinities: Whether infinities that appear where all inputs are finite count, too.
-            This takes longer.
+        infinities: Whether infinities also count if they appear where all inputs are
+            finite. This takes longer.
         ignore: One or more lines, such as `"loss.py:41"`, where NaNs are harmless. Those
             that appear there do not count.
 
@@ -82,7 +82,7 @@ def _check_arguments(arguments: object) -> None:
         if isinstance(leaf, Tracer):
             raise TypeError(
                 "`lox.find_nan` runs your function and returns a report, so it cannot be "
-                "called inside `jit`, `vmap`, `grad` or a loop of JAX. Put it around them: "
+                "called inside `jit`, `vmap`, `grad` or a JAX loop. Put it around them: "
                 "`lox.find_nan(jax.jit(f))(x)`."
             )
         if isinstance(leaf, jax.Array) and leaf.is_deleted():

@@ -51,7 +51,7 @@ class NanReport:
         called_from: If that line is in a library, the line of your code that led there.
         scope: The name scopes around it (`jax.named_scope`), such as `block2/attention`.
         phase: `forward pass`, `backward pass` or `recomputed for the backward pass`. None:
-            the program is no derivative here.
+            it is not in a derivative.
         loops: The iterations of the loops around it, the outermost first.
         example: The example of the `vmap` around it; a tuple for nested ones, the outermost
             first. None: there is no `vmap`.
@@ -94,8 +94,8 @@ class NanReport:
             )
         if any(x is None for x in self.inputs):
             raise ValueError(
-                f"`{self.operation}` takes a value that is no array, such as a PRNG key, "
-                "so it cannot be run again by itself."
+                f"`{self.operation}` takes a value that is not an array, such as a PRNG "
+                "key, so it cannot be run again by itself."
             )
         if equations.named_axes(self.eqn):
             raise ValueError(

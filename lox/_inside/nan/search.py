@@ -286,22 +286,22 @@ class Search:
             held = int(flag(jnp.asarray(x))) if is_float(x) and np.size(x) else 0
             if held & self.births.bad:
                 what = "NaN" if held & NAN else "an infinity"
-                note = f"The argument {name} holds {what} already, before `fun` runs."
+                note = f"The argument {name} already contains {what} before `fun` runs."
                 return NanReport("argument", (name,), inputs=(np.asarray(x),), note=note)
         if moment is None:
-            note = "A constant of the program is not finite already."
+            note = "A constant of the program is not finite to begin with."
             return NanReport("constant", note=note)
         place = self._look_at(moment).first_use()
         if place is None:
             note = (
-                "It appears in this iteration, but not if each operation is looked at: the "
-                "compiler then computes them in another way."
+                "It appears in this iteration, but not when lox looks at each operation: "
+                "the compiler then computes them in a different way."
             )
             loops = self._loops(moment.region, moment)
-            return NanReport("an operation that is not known", loops=loops, note=note)
+            return NanReport("an unknown operation", loops=loops, note=note)
         (values,) = self._values(moment, [place])
         report = self._report(moment, place, values, infinities=False)
-        note = "A constant of the program is not finite already."
+        note = "A constant of the program is not finite to begin with."
         return dataclasses.replace(report, note=note)
 
 
@@ -309,9 +309,7 @@ def _dropped(report: NanReport) -> NanReport:
     """Return the report of something that the program does not return."""
     line = (report.became or report).line
     what = "infinity" if report.became is None and not _has_nan(report) else "NaN"
-    note = (
-        f"What the function returns holds no {what}. If this one is harmless, leave it out"
-    )
+    note = f"The function does not return this {what}. If it is harmless, ignore it"
     note += f': `lox.find_nan(f, ignore="{line}")`.' if line else " with `ignore`."
     return dataclasses.replace(report, note=note)
 

@@ -235,8 +235,8 @@ class WatchInside:
 
 def _differentiated_already(name: str) -> ValueError:
     return ValueError(
-        f"The scope {name!r} is in a derivative that JAX took before `lox.watch` could "
-        "look at it. In there, what leaves a scope cannot be told for certain from what "
-        "the backward pass needs. Put `lox.watch` around the function that you "
-        "differentiate: `jax.grad(lox.watch(loss))`."
+        f"JAX differentiated the scope {name!r} before `lox.watch` could look at it. In a "
+        "derivative, lox cannot tell the outputs of a scope from what the backward pass "
+        "needs. Put `lox.watch` around the function that you differentiate: "
+        "`jax.grad(lox.watch(loss))`."
     )

@@ -90,8 +90,8 @@ def _statistics(
     for name, fun in stats.items():
         if not isinstance(name, str) or not callable(fun):
             raise TypeError(
-                "A mapping for `stats` of `lox.watch` goes from names to functions of an "
-                f"array, but it has {name!r}: {fun!r}."
+                "`stats` of `lox.watch` must map names to functions of an array, but it "
+                f"contains {name!r}: {fun!r}."
             )
     return tuple(stats.items())
 
@@ -100,8 +100,8 @@ def _check_known(option: str, names: Sequence[str], known: Iterable[str]) -> Non
     for name in names:
         if name not in known:
             raise ValueError(
-                f"`lox.watch` has no {option} {name!r}; there are "
+                f"`lox.watch` has no {option} {name!r}. Choose from "
                 f"{', '.join(map(repr, known))}."
             )
     if not names:
-        raise ValueError(f"`{option}` of `lox.watch` names nothing to log.")
+        raise ValueError(f"`{option}` of `lox.watch` is empty, so it would log nothing.")

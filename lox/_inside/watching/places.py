@@ -213,16 +213,19 @@ _known: weakref.WeakKeyDictionary[Jaxpr, dict[tuple[ScopesAround, Selection], bo
 _known = weakref.WeakKeyDictionary()
 
 
-def scope_names(program: Program, within: ScopesAround = NOWHERE) -> list[str]:
+def scope_names(
+    program: Program, within: ScopesAround = NOWHERE, *, derivatives: bool = False
+) -> list[str]:
     """Return the names of all scopes of a program, at any depth, each of them once.
 
-    Derivatives are left out, except for records of scopes that were watched inside them.
+    Unless `derivatives` asks for them, those in derivatives are left out, except for
+    records of scopes that were watched inside them.
     """
     names: set[str] = set()
     for jaxpr in equations.jaxprs_in(program):
         entries = _entries(jaxpr, within)
         for entry in entries:
-            if not entry.is_derivative and not entry.is_watched:
+            if derivatives or not (entry.is_derivative or entry.is_watched):
                 names.add(entry.name)
         for eqn in jaxpr.eqns:
             inside = within.inside(eqn)
@@ -231,7 +234,7 @@ def scope_names(program: Program, within: ScopesAround = NOWHERE) -> list[str]:
                 if record.scope is not None:
                     names.add("/".join((*inside.outside, record.scope)))
             for inner in programs_in(eqn):
-                names.update(scope_names(inner, inside))
+                names.update(scope_names(inner, inside, derivatives=derivatives))
     return sorted(names)
 
 

@@ -101,8 +101,9 @@ def watch(
     options = WatchOptions.of(scopes, values, stats, loops, tags)
     if clash := sorted({*options.loops} & {*steps}):
         raise ValueError(
-            f"The step {clash[0]!r} of `lox.watch` has the name of the step that counts "
-            "the iterations of a loop. Give one of them another name, see `loops`."
+            f"The step {clash[0]!r} of `lox.watch` has the same name as the step that "
+            "counts the iterations of a loop. Rename your step, or the other one with "
+            "`loops`."
         )
     return transformed(fun, ft.partial(_watched, options), options, steps_of(steps))
 
@@ -132,7 +133,7 @@ def _warn_of_no_match(selection: Selection, program: Jaxpr) -> None:
         is_found = holds_entries(program, NOWHERE, selection) or any(
             record.scope is not None for record in records_in(program)
         )
-        text = "`scopes` of `lox.watch` is true for no equation of the program."
+        text = "`scopes` of `lox.watch` selects no equation of the program."
     else:
         names = scope_names(program)
         unmatched = [
@@ -141,11 +142,13 @@ def _warn_of_no_match(selection: Selection, program: Jaxpr) -> None:
             if not any(matches(name, pattern) for name in names)
         ]
         is_found = not unmatched
+        # In a training step, all scopes may be in a derivative.
+        listed = names or scope_names(program, derivatives=True)
         text = (
-            f"`scopes` {unmatched} of `lox.watch` match nothing; there are "
-            f"{', '.join(map(repr, names))}."
+            f"`scopes` {unmatched} of `lox.watch` match nothing. The program has the "
+            f"scopes {', '.join(map(repr, listed))}."
         )
-        if not names:
+        if not listed:
             text = (
                 "`lox.watch` finds no name scopes in the program, so it logs nothing. Open "
                 'some with `jax.named_scope("name")`.'

@@ -153,8 +153,8 @@ def read_journal(session: pathlib.Path) -> Journal:
 def warn_left_out(session: pathlib.Path, what: str) -> None:
     """Warn that a part of a session is left out."""
     warnings.warn(
-        f"{what} in the session {session.name} of {shown(session.parent)!r} has been left "
-        "out: the files are damaged, or their process was ended while it wrote.",
+        f"{what} in the session {session.name} of {shown(session.parent)!r} was left out: "
+        "the files are damaged, or the process was killed while it wrote them.",
         stacklevel=2,
     )
 
@@ -163,9 +163,9 @@ def warn_of_problems(session: pathlib.Path, problems: Sequence[str]) -> None:
     """Warn of all problems of a session in one warning."""
     if problems:
         warnings.warn(
-            f"What is not whole in the session {session.name} of {shown(session.parent)!r} "
-            "has been left out: the files are damaged, or their process was ended while it "
-            f"wrote ({'; '.join(problems)}). See `lox doctor`.",
+            f"Parts of the session {session.name} of {shown(session.parent)!r} were left "
+            "out: the files are damaged, or the process was killed while it wrote them "
+            f"({'; '.join(problems)}). See `lox doctor`.",
             stacklevel=2,
         )
 

@@ -315,8 +315,8 @@ def _named_arrays(block: Block) -> Iterator[tuple[str, np.ndarray]]:
         for name, array in leaves(tree):
             if not is_storable(array.dtype):
                 raise TypeError(
-                    f"The value of {key!r} has the dtype `{array.dtype}`, which the store "
-                    "has no column for. Log numbers, bools and typed PRNG keys."
+                    f"The value of {key!r} has the dtype `{array.dtype}`, which a store "
+                    "cannot hold. Log numbers, bools or typed PRNG keys."
                 )
             yield f"{key}/{name}" if name else key, array
 

@@ -39,10 +39,10 @@ def test_a_store_that_is_whole(tmp_path, capsys):
     make_store(tmp_path / "store")
 
     assert said(capsys, tmp_path / "store").endswith(
-        "store is whole: 2 sessions, 2 runs with 13 rows.\n"
+        "store is intact: 2 sessions, 2 runs with 13 rows.\n"
     )
     text = said(capsys, GOLDEN / "store")
-    assert "is whole" in text
+    assert "is intact" in text
 
 
 def test_what_is_damaged_is_named_and_the_rest_saved(tmp_path, capsys):
@@ -64,11 +64,11 @@ def test_what_is_damaged_is_named_and_the_rest_saved(tmp_path, capsys):
     assert "  rows of 'y' that are damaged: 5\n" in text
     assert f"{second.name}: 1 run with 7 rows can be read\n" in text
     assert "there twice, and count once: 1" in text
-    assert "2 runs with 13 rows can be saved to a new store: `lox doctor " in text
+    assert "To save 2 runs with 13 rows to a new store, run `lox doctor " in text
 
     assert "Saved 2 runs with 13 rows to" in said(capsys, store, "--repair", tmp_path / "b")
     assert bytes_of(store) == before
-    assert "is whole: 2 sessions, 2 runs" in said(capsys, tmp_path / "b")
+    assert "is intact: 2 sessions, 2 runs" in said(capsys, tmp_path / "b")
     for number in range(2):
         logs = lox.load(tmp_path / "b", key=(number,))
         np.testing.assert_array_equal(logs.step["x"], [*range(5 + number), 9])
@@ -85,7 +85,7 @@ def test_a_store_without_its_marker_or_a_journal(tmp_path, capsys):
     (store / "lox.json").unlink()
     (first / "journal").unlink()
 
-    with pytest.raises(FileNotFoundError, match="It has sessions of one: `lox doctor`"):
+    with pytest.raises(FileNotFoundError, match="it has sessions of a store: `lox doctor`"):
         lox.load(store)
     text = said(capsys, store, code=1)
     assert "lox.json is missing" in text
@@ -99,7 +99,7 @@ def test_a_session_that_was_killed_and_an_old_one_are_saved(tmp_path, capsys):
     shutil.copytree(GOLDEN / "torn", tmp_path / "torn")
     said(capsys, tmp_path / "torn", "--repair", tmp_path / "b")
 
-    with pytest.warns(UserWarning, match="What is not whole"):
+    with pytest.warns(UserWarning, match="Parts of the session"):
         before = lox.load(tmp_path / "torn")
     after = lox.load(tmp_path / "b")
     assert list(after) == list(before)

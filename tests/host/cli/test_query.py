@@ -81,7 +81,7 @@ def test_errors_name_what_there_is_and_files_are_out_of_reach(store, capsys):
         assert main(["query", sql, "s"]) == 1
         error = capsys.readouterr().err
         assert text in error
-        assert "tables `runs` and `rows`" in error
+        assert "The tables are `runs` and `rows`" in error
         assert "The keys are train/loss, v, done, n." in error
 
 

@@ -15,7 +15,7 @@ import lox
 from lox_host.cli.main import main
 
 HERE = pathlib.Path(__file__).parent
-torn = pytest.mark.filterwarnings("ignore:What is not whole")
+torn = pytest.mark.filterwarnings("ignore:Parts of the session")
 
 
 def read_expected():

@@ -111,15 +111,15 @@ def test_what_a_run_lacks_is_neither_true_nor_false():
         ("lr >", r"is not an expression\. Write it like 'lr > 1e-3 and env =="),
         (
             "__import__('os').system('true')",
-            r"has .*; it may have names, numbers, texts in",
+            r"contains .*; it may contain names, numbers, strings in",
         ),
-        ("(lambda: 1)() == 1", r"it may have names"),
-        ("lr + 1 > 2", r"has 'lr \+ 1'; it may have names"),
-        ("[x for x in 'ab'] == 1", r"it may have names"),
-        ("seed in 3", r"asks what is in 3, which is no list"),
-        ("lr is None", r"may have names|with `is`"),
-        ("-env == 1", r"has a sign before 'CartPole', which is no number"),
-        ("foo['a'] > 1", r"there are config\[\"\.\.\.\"\] and last"),
+        ("(lambda: 1)() == 1", r"it may contain names"),
+        ("lr + 1 > 2", r"contains 'lr \+ 1'; it may contain names"),
+        ("[x for x in 'ab'] == 1", r"it may contain names"),
+        ("seed in 3", r"uses `in` with 3, which is not a list"),
+        ("lr is None", r"may contain names|with `is`"),
+        ("-env == 1", r"has a sign before 'CartPole', which is not a number"),
+        ("foo['a'] > 1", r"write config\[\"\.\.\.\"\] or last"),
         ("(" * 9999, r"is not an expression"),
     ],
 )
@@ -140,7 +140,7 @@ def test_unknown_names_list_what_there_is():
     with pytest.raises(LookupError, match="No run has 'los'"):
         names({"los": 1})
     runs = [a_run("a", {"optim": {"lr": 1}, "critic": {"lr": 2}})]
-    with pytest.raises(LookupError, match=r"'lr' may be optim.lr, critic.lr"):
+    with pytest.raises(LookupError, match=r"'lr' could be optim.lr, critic.lr"):
         names("lr > 0", runs)
     with pytest.raises(TypeError, match="`where` is 'int'"):
         names(3)

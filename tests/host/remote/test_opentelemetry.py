@@ -128,7 +128,7 @@ def test_what_a_receiver_refuses_is_sent_again(receiver):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         logger.log(run, {"x": 1.0})
-        with pytest.raises(RuntimeError, match="did not take the metrics"):
+        with pytest.raises(RuntimeError, match="did not accept the metrics"):
             logger.finish(logger.init(4))
     assert any("OpenTelemetryLogger failed" in str(w.message) for w in caught)
     receiver.status = 200

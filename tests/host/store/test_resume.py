@@ -115,7 +115,7 @@ def test_load_says_that_there_are_older_sessions(tmp_path, recwarn):
 
 def test_other_keys_and_configs_are_other_runs(tmp_path):
     session(tmp_path, range(4), seed=0, lr=0.1, total=9)
-    expected = r"The run 'seed0' was to be resumed, .* differs in 'lr', 'total', 'a'. So"
+    expected = r"Cannot resume the run 'seed0': .* differs in 'lr', 'total', 'a'. lox"
     with pytest.warns(UserWarning, match=expected):
         session(tmp_path, range(2, 6), seed=0, lr=0.2, a=1)
     session(tmp_path, range(2, 6), seed=1, lr=0.1)

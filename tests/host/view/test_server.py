@@ -125,7 +125,7 @@ def test_a_port_that_is_taken(store):
         pytest.raises(OSError, match=f"Port {server.port} is taken.*`--port 0`"),
     ):
         Server(Viewer([store]), port=server.port)
-    with pytest.raises(OSError, match="no address of this machine"):
+    with pytest.raises(OSError, match="not an address of this machine"):
         Server(Viewer([store]), "192.0.2.1", 0)
 
 
@@ -170,7 +170,7 @@ def test_paths_that_are_wrong_or_empty(tmp_path, capsys):
     assert "There are no runs to export yet." in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["view", "--port", "99999"])
-    assert "'99999' is no port" in capsys.readouterr().err
+    assert "'99999' is not a port" in capsys.readouterr().err
 
 
 def parts_of(viewer, key, x):

@@ -399,7 +399,7 @@ def test_a_closed_run_still_counts():
 
 
 def test_what_cannot_be_shown_is_an_error():
-    with pytest.raises(ValueError, match=r"`max_keys` is 0"):
+    with pytest.raises(ValueError, match=r"`max_keys` must be at least 1, not 0"):
         ConsoleWriter(max_keys=0)
 
 

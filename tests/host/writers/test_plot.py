@@ -373,7 +373,7 @@ def test_a_display_that_is_not_there_is_not_waited_for(monkeypatch, tmp_path):
 
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    text = r"PlotLogger needs `pip install jax-lox\[plot\]`"
+    text = r"PlotLogger needs `pip install 'jax-lox\[plot\]'`"
     with pytest.raises(ModuleNotFoundError, match=text):
         PlotLogger()
 
@@ -381,9 +381,9 @@ def test_without_matplotlib(monkeypatch):
 def test_bad_options():
     with pytest.raises(TypeError, match="`keys` are strings, not 3"):
         PlotLogger(keys=["a", 3])
-    with pytest.raises(ValueError, match="`points` is 1; a line has at least 2"):
+    with pytest.raises(ValueError, match="`points` must be at least 2, not 1"):
         PlotLogger(points=1)
-    with pytest.raises(ValueError, match="`max_panels` is 0"):
+    with pytest.raises(ValueError, match="`max_panels` must be at least 1"):
         PlotLogger(max_panels=0)
 
 
