@@ -78,7 +78,16 @@ def outcomes(p: Any) -> dict[Way, Any]:
             found[each] = error
     try:
         return found | run(traced)
-    except Exception:  # find out which way it is
+    except Exception:  # find out which way it is, and run the others together
+        for each, (alone, _) in list(traced.items()):
+            try:
+                alone.lower()
+            except Exception as error:
+                found[each] = error
+                del traced[each]
+    try:
+        return found | run(traced)
+    except Exception:
         for each, alone in traced.items():
             try:
                 found |= run({each: alone})
