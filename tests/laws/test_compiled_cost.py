@@ -10,6 +10,7 @@ from reduced import add_to_mean, empty_mean, mean_of
 import lox
 from support.loop_bodies import whole_array_operations
 from support.programs import PROGRAMS, Program
+from support.selection import FULL, covering
 from support.truth import without_logs
 from support.while_programs import (
     XS as TIMES_OF_EACH,
@@ -31,29 +32,29 @@ IN_ALL = pytest.mark.parametrize("p", LOGGING, ids=lambda p: p.name)
 
 
 @IN_ALL
-def test_nolog_lowers_to_the_program_without_log_calls(p: Program):
-    assert text(lox.nolog(p.fun), p.x) == text(without_logs(p.fun), p.x)
+def test_nolog_is_the_program_without_log_calls(p: Program):
+    assert_same_program(lox.nolog(p.fun), without_logs(p.fun), p.x)
 
 
 @IN_ALL
-def test_nolog_of_jit_lowers_to_the_program_without_log_calls(p: Program):
+def test_nolog_of_jit_is_the_program_without_log_calls(p: Program):
     silent = lox.nolog(jax.jit(renewed(p.fun)))
     bare = without_logs(jax.jit(renewed(p.fun)))
-    assert text(silent, p.x) == text(bare, p.x)
+    assert_same_program(silent, bare, p.x)
 
 
 @IN_ALL
-def test_nolog_under_vmap_and_grad_lowers_to_the_program_without_log_calls(p: Program):
-    bare = text(without_logs(jax.vmap(p.fun)), p.xs)
+def test_nolog_under_vmap_and_grad_is_the_program_without_log_calls(p: Program):
+    bare = without_logs(jax.vmap(p.fun))
     for fun in (jax.vmap(lox.nolog(p.fun)), lox.nolog(jax.vmap(p.fun))):
-        assert text(fun, p.xs) == bare
+        assert_same_program(fun, bare, p.xs)
     if not p.grad:
         return
-    bare = text(without_logs(slope(p.fun)), p.x)
-    assert text(lox.nolog(slope(p.fun)), p.x) == bare
+    bare = without_logs(slope(p.fun))
+    assert_same_program(lox.nolog(slope(p.fun)), bare, p.x)
     # What a backward rule logs belongs to whoever is around `grad`.
     if "backward" not in p.name:
-        assert text(slope(lox.nolog(p.fun)), p.x) == bare
+        assert_same_program(slope(lox.nolog(p.fun)), bare, p.x)
 
 
 @IN_ALL
@@ -64,13 +65,23 @@ def test_nolog_leaves_no_effect_that_would_leave_the_fast_dispatch_path(p: Progr
 
     traced = jax.jit(lox.nolog(p.fun)).trace(p.x)
     assert not traced.jaxpr.effects
-    lowered = traced.lower().as_text()
-    assert "callback" not in lowered
-    assert "token" not in lowered
+    if p in covering(LOGGING, 6):
+        lowered = traced.lower().as_text()
+        assert "callback" not in lowered
+        assert "token" not in lowered
 
 
-def text(fun, x) -> str:
-    return jax.jit(renewed(fun)).lower(x).as_text()
+def assert_same_program(fun, other, x) -> None:
+    """Check that two functions lower to the same text, which equal jaxprs surely do."""
+    traced, expected = (jax.jit(renewed(f)).trace(x) for f in (fun, other))
+    if FULL or not same_jaxprs(traced.jaxpr, expected.jaxpr):
+        assert traced.lower().as_text() == expected.lower().as_text()
+
+
+def same_jaxprs(jaxpr, other) -> bool:
+    if str(jaxpr) != str(other):
+        return False
+    return all(map(jnp.array_equal, jaxpr.consts, other.consts))
 
 
 def renewed(fun):
