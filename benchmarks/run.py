@@ -15,10 +15,10 @@ PROGRAMS = [
     "evaluation", "arrays", "empty loop",
 ]  # fmt: skip
 PARTS = [
-    "silent", "reduced", "watched", "sharded", "logged", "stored", "tracked", "opened",
-    "calls", "python_loop", "loaded", "started", "remote",
+    "silent", "reduced", "watched", "recorded", "nans", "sharded", "logged", "stored",
+    "tracked", "opened", "calls", "python_loop", "loaded", "started", "remote",
 ]  # fmt: skip
-SECTIONS = [*PROGRAMS, "growth", "peers", *PARTS]
+SECTIONS = [*PROGRAMS, "growth", "peers", *PARTS, "planted"]
 
 
 def main() -> None:
@@ -80,6 +80,10 @@ def section(name: str) -> tuple[str, str, dict]:
         import peered
 
         return first_line(peered), *peered.section()
+    if name == "planted":
+        import nans
+
+        return nans.PLANTED, nans.named(200), {}
     return part(name)
 
 

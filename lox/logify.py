@@ -6,6 +6,7 @@
 import dataclasses
 import functools as ft
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 from jax import export
@@ -21,7 +22,7 @@ from lox._rows.side_by_side import SideBySide, split_entry_key
 from lox_host.display.values import short
 
 # What is appended are the rows that `lox.log` logs, too.
-_REDUCTIONS: dict[str, SideBySide | None] = {
+_REDUCTIONS: dict[str, Any] = {
     "replace": SideBySide("replace"),
     "append": None,
     "mean": SideBySide("mean"),

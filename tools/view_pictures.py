@@ -27,6 +27,8 @@ from lox_host.writers.save import SaveWriter
 
 RATES, WIDTHS, SEEDS, STEPS = (0.003, 0.01, 0.03, 0.1), (16, 64), 40, 1500
 SIZE = {"width": 1280, "height": 800}
+IS_DRAWN = """document.querySelector("#count")?.textContent.includes("diverged") &&
+    Object.values(lox.panels()).every((p) => !p.visible || (p.data && !p.loading))"""
 
 
 def loss(params, x):
@@ -96,10 +98,13 @@ def record(path: pathlib.Path) -> None:
 
 
 def show(page: Page, url: str, file: pathlib.Path) -> None:
-    """Open an address, wait until nothing moves any more, and take a picture."""
+    """Open an address, wait until everything is drawn, and take a picture."""
     page.goto("about:blank")
     page.goto(url)
-    page.wait_for_timeout(2500)
+    page.wait_for_timeout(1500)
+    while not page.evaluate(IS_DRAWN):
+        page.wait_for_timeout(100)
+    page.wait_for_timeout(500)
     page.screenshot(path=str(file))
 
 

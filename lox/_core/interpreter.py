@@ -209,10 +209,12 @@ class _Evaluation:
             self._inspect(self.pending)
         if self.records:
             self._hand_over(self.records)
-        # Drop values that nothing reads any more, so that their memory is free.
+        # Drop values that nothing reads any more, so that their memory is free. A handler
+        # may want to see the others again, next to a later value.
+        kept = self.inspected or ()
         for eqn in (*self.pending, *self.records):
             for var in variables(eqn.invars):
-                if self.last_use[var] < i:
+                if self.last_use[var] < i and var not in kept:
                     self.env.pop(var, None)
         self.pending, self.records = [], []
 

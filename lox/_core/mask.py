@@ -20,6 +20,7 @@ The rules that use them are in `rules/exact_vmap.py` and `rules/exact_grad.py`.
 import abc
 import dataclasses
 from collections.abc import Sequence
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +68,7 @@ class Mask(Rewrite):
     defers = True
 
     @classmethod
-    def of(cls, condition: jax.Array, branch: Branch | None = None) -> "Mask":
+    def of(cls, condition: jax.Array, branch: Branch | None = None) -> Self:
         return cls((condition,), (branch,))
 
     def concerns(self, program: Code) -> bool:
@@ -81,7 +82,7 @@ class Mask(Rewrite):
         # Only masks are deferred. `earlier` is the one around, so it comes last.
         assert isinstance(earlier, Mask)
         conditions = *self.conditions, *earlier.conditions
-        return Mask(conditions, (*self.branches, *earlier.branches))
+        return type(self)(conditions, (*self.branches, *earlier.branches))
 
     def rewrite(self, record: C) -> C:
         # From the outermost loop or branch to the innermost, as the program nests them: the

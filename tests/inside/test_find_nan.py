@@ -227,3 +227,48 @@ def test_errors():
         lox.find_nan(jnp.log)(gone)
     with raises(ZeroDivisionError):
         lox.find_nan(lambda x: x / (1 // 0))(1.0)
+
+
+# Branches that an example does not take -------------------------------------------------
+
+
+def branching(x, y):
+    def wrong(y):
+        total = jnp.sum(jax.nn.relu(y) + jax.jit(jnp.log)(y))
+        return jax.lax.scan(lambda t, z: (t + jnp.sqrt(z), None), total, y)[0]
+
+    return jax.lax.cond(x > 0, wrong, jnp.sum, y)
+
+
+def test_a_branch_that_an_example_does_not_take_does_not_count():
+    x, y = jnp.array([-1.0, 1.0, -1.0]), jnp.array([[-1.0, 1.0], [2.0, 3.0], [-1.0, -1.0]])
+    assert lox.find_nan(jax.vmap(branching))(x, y) is None
+    assert lox.find_nan(jax.vmap(jax.grad(branching, 1)))(x, y) is None
+    assert (
+        lox.find_nan(jax.vmap(jax.vmap(branching, (None, 0)), (0, None)))(x, y[1:2]) is None
+    )
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("grad", [False, True])
+def test_the_example_is_one_that_takes_the_branch(axis, grad):
+    x, y = jnp.array([-1.0, 1.0, 1.0]), jnp.array([[-1.0, 1.0], [2.0, 3.0], [2.0, -3.0]])
+    fun = jax.grad(branching, 1) if grad else branching
+    report = lox.find_nan(jax.vmap(fun, (0, axis)))(x, y if axis == 0 else y.T)
+    # The gradient does not need the logarithm.
+    operation = "sqrt" if grad else "log"
+    assert (report.operation, report.culprit, report.example) == (operation, (-3.0,), 2)
+
+
+def test_iterations_are_those_of_examples_that_take_the_branch():
+    def fun(x, ys):
+        def step(total, y):
+            big = jax.lax.cond(y > x, jnp.log, lambda y: y, y - 2)
+            return total + jax.vmap(lambda z: z * big)(jnp.ones(2)).sum(), None
+
+        return jax.lax.scan(step, 0.0, ys)[0]
+
+    xs, ys = jnp.array([9.0, 0.5, 3.5]), jnp.arange(5.0)
+    for around in (jax.vmap(fun, (0, None)), jax.jit(jax.vmap(fun, (0, None)))):
+        report = lox.find_nan(around)(xs, ys)
+        assert (report.culprit, report.iterations, report.example) == ((-1.0,), (1,), 1)

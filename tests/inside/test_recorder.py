@@ -144,6 +144,41 @@ def test_it_delivers_the_last_records_and_some_more(name, way):
         assert recording.example is None
 
 
+def test_many_records_in_a_row_are_kept_to_the_last_bit():
+    number, keep, after = 11, 4, 2
+
+    def value_of(i):
+        values = [i / 8, jnp.bfloat16(i) / 8, jnp.float16(i) / 8, i * 1j, i % 2 == 0]
+        return [*map(jnp.asarray, values), jnp.int8(i), jnp.int16(-i), jnp.uint32(i)]
+
+    def in_a_row(fires):
+        def step(i, _):
+            for j in range(number):
+                x = jnp.where(i + j == fires, jnp.nan, 1.0)
+                lox.log({f"key {j % 3}": value_of(i + j), "x": x}, n=i + j)
+            return i + number, None
+
+        return jax.lax.scan(step, 0, length=3)[0]
+
+    found = []
+    record = lox.recorder(in_a_row, keep=keep, after=after, then=found.append)
+    record = jax.jit(record)
+    for fires in range(3 * number):
+        record(fires)
+        lox.barrier()
+        recording = found.pop()
+        first, last = max(0, fires - keep + 1), min(fires + after, 3 * number - 1)
+        steps = [int(logs.n["x"]) for logs in recording.records]
+        assert steps == list(range(first, last + 1))
+        assert int(recording.fired.n["x"]) == fires
+        for n, logs in zip(steps, recording.records, strict=True):
+            own = logs[f"key {n % number % 3}"]
+            for x, y in zip(own, value_of(jnp.asarray(n)), strict=True):
+                assert x.dtype == y.dtype
+                assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+    assert not found
+
+
 class Fake:
     """What a condition is asked about, without lox."""
 
@@ -373,6 +408,17 @@ def test_raise_stops_the_program(way):
         (recording,) = error.value.recordings
         assert len(recording.records) == 2
     assert time.perf_counter() - start < 5  # the whole loop takes longer
+    lox.barrier()
+
+
+def test_a_path_that_cannot_be_written_to_is_named(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    f = lox.recorder(roots, keep=2, after=0, path=tmp_path / "file")
+    with (
+        pytest.warns(UserWarning, match="cannot write to .*file"),
+        raises(lox.Diverged, "stopped the program", "could not be written to .*file'"),
+    ):
+        f(jnp.ones(10))
     lox.barrier()
 
 

@@ -35,11 +35,13 @@ from lox._core import context as _context
 from lox._core.analysis import holds_writes, may_hold_records, written_from
 from lox._core.handler import Strip
 from lox._core.interpreter import Interpreter
+from lox._core.mark_taken import MarkTaken
 from lox._core.mask import Mask
 from lox._core.record import holds_records
 from lox._core.rules.registry import rule_for
 from lox._core.staging import carry_predicate, split, stage, stage_once
 from lox._jax import patches, tracing
+from lox._jax.examples import is_marking
 from lox._jax.extend import ClosedJaxpr, JaxprEqn, jaxpr_as_fun
 from lox._jax.types import AnyArray, AxisData, Params
 from lox._rows.collected import Collected
@@ -61,7 +63,7 @@ def _batched_cond(
     index, *operands = args
     is_searched = _context.state() == "searched"
     has_writes = any(map(holds_writes, branches))
-    has_any = has_writes or any(map(may_hold_records, branches))
+    has_any = has_writes or is_marking() or any(map(may_hold_records, branches))
     if dims[0] is None or is_searched or not has_any:
         return original(axis, args, dims, branches=branches, **params)
     aval, number = tracing.unbatched_aval(index, axis.size, dims[0]), _number_of(branches)
@@ -136,7 +138,8 @@ class _Choice:
 
 
 def _masked_branch(jaxpr: ClosedJaxpr, choice: _Choice, *operands: ArrayLike) -> list:
-    mask = Mask.of(choice.index == choice.branch.index, choice.branch)
+    kind = MarkTaken if is_marking() else Mask
+    mask = kind.of(choice.index == choice.branch.index, choice.branch)
     return Interpreter(mask)(jaxpr, *operands)[0]
 
 

@@ -15,7 +15,9 @@ counted but records. For `keep=3, after=1`, rings have four places:
     ring of b             .   b5  b2  .         delivered: 2, 3, 4, and then 5
 
 A place may hold an older record: here that of a1, which is not delivered. The number that
-is stored with each row tells. Both the number and the answer of the condition `when` travel
+is stored with each row tells. Consecutive records are added together, before the question
+whether to deliver the box, so rings have some more places: one for each record but the
+first. Both the number and the answer of the condition `when` travel
 with a record as steps, the answer only as far as the box.
 
     lanes       the examples that have their own boxes: the `vmap` axes inside `fun` that
@@ -60,6 +62,7 @@ class Box:
         order: The keys, in the order in which they are first logged.
         keep: How many records to deliver, up to the one that fired.
         after: How many more to wait for.
+        together: How many records may be added before the box is delivered if it is due.
         is_shared: Whether all examples have the same records, so that one number will do.
     """
 
@@ -70,6 +73,7 @@ class Box:
     order: Keys = static()
     keep: int = static()
     after: int = static()
+    together: int = static()
     is_shared: bool = static()
 
     @classmethod
@@ -81,6 +85,7 @@ class Box:
         *,
         keep: int,
         after: int,
+        together: int,
     ) -> "Box":
         """Return an empty box for logs of this form.
 
@@ -90,14 +95,16 @@ class Box:
             lanes: The axes of the examples that have their own boxes.
             keep: How many records to deliver, up to the one that fired.
             after: How many more to wait for.
+            together: How many records may be added at once.
         """
+        places = keep + after + together - 1
         packings, columns = {}, []
         for keys, rows in logs.rows.items():
             plain = without_keys(rows).replace(valid=None, count=None)
             packings[keys] = packing = Packing.of(keys, _without_answer(plain))
             row = jax.eval_shape(packing.pack, packing.form.row())
             form = RingForm.of(keys, row).row()
-            columns.append(empty_ring(form, keep + after).columns)
+            columns.append(empty_ring(form, places).columns)
         return cls(
             columns,
             jnp.full(lanes, NEVER),
@@ -106,6 +113,7 @@ class Box:
             order=logs.order,
             keep=keep,
             after=after,
+            together=together,
             is_shared=not masked,
         )
 

@@ -97,9 +97,11 @@ class RecordLast(Handler):
         return rows, self.count + rows.valid.any(tuple(others)).astype(jnp.int32)
 
     def deliver(self, parts: Sequence[Collected], iterations: Any) -> Sequence[Collected]:
+        if self.box is None:
+            return parts
         handler, left = self, []
-        for part in parts:
-            left.append(handler.leave(part))
+        for i in range(0, len(parts), self.box.together):
+            left.append(handler._added(parts[i : i + self.box.together]))
             handler = handler.after(left[-1].threaded)
         return left
 
@@ -108,13 +110,24 @@ class RecordLast(Handler):
         return self if is_open else self._replace(box=None)
 
     def leave(self, logs: Collected) -> Collected:
-        """Put rows into the box, and send it if it has all records that it waits for."""
         if self.box is None or not logs.rows:
             return logs
-        later = self.after(logs.threaded)
-        box = self.box.add(logs)
-        state = later._replace(box=box).sent(box.is_due(later.count))
-        return Collected(threaded=logs.threaded.then(state))
+        return self._added([logs])
+
+    def _added(self, parts: Sequence[Collected]) -> Collected:
+        """Put rows into the box, and send it if it has all records that it waits for.
+
+        The question costs more than a row, so it is asked once for all parts.
+        """
+        later, state = self, Threaded()
+        for part in parts:
+            assert later.box is not None
+            box = later.box.add(part) if part.rows else later.box
+            later = later.after(part.threaded)._replace(box=box)
+            state = state.then(part.threaded)
+        assert later.box is not None
+        sent = later.sent(later.box.is_due(later.count))
+        return Collected(threaded=state.then(sent))
 
     def sent(self, condition: jax.Array) -> Threaded:
         """Send the boxes of the examples for which a condition holds."""

@@ -1,17 +1,19 @@
 """Pack rows into a few wide arrays in place of many narrow ones.
 
 A loop that carries twenty rings writes into twenty arrays in each iteration, and each of
-these writes costs a separate operation. So all numbers of a row that have the same dtype
-are put side by side:
+these writes costs a separate operation. So the numbers of a row are put side by side, those
+of 16 bits and those of 32 bits as unsigned integers with the same bits, all others if they
+have the same dtype:
 
-    value    loss float32, acc float32, norm float32[2]         float32[4] = l a n n
-    steps    step int32, number int32                           int32[2]   = s n
+    value    loss float32, acc float32, norm float32[2]
+    steps    step int32, number int32                           uint32[6] = l a n n s n
 
 `unpack` restores the rows: `packing.unpack(packing.pack(rows))` is `rows`.
 """
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -43,7 +45,7 @@ class Packing:
             one = _one(row, leaf)
             # A large array is not packed: copying it costs more than a separate write.
             is_large = math.prod(one.shape) * one.dtype.itemsize >= LARGE
-            groups.setdefault(i if is_large else one.dtype, []).append(i)
+            groups.setdefault(i if is_large else _packed(one.dtype), []).append(i)
         return cls(form, tuple(map(tuple, groups.values())))
 
     def pack(self, rows: Rows) -> Rows:
@@ -54,9 +56,7 @@ class Packing:
             x.reshape(*x.shape[:front], math.prod(x.shape[front:]))
             for x in jax.tree.leaves(_columns(rows))
         ]
-        value = tuple(
-            jax.lax.concatenate([leaves[i] for i in group], front) for group in self.groups
-        )
+        value = tuple(_side_by_side([leaves[i] for i in group]) for group in self.groups)
         return rows.replace(value=value, steps={}, masks={}, ndim=front)
 
     def unpack(self, rows: Rows) -> Rows:
@@ -67,9 +67,10 @@ class Packing:
         for array, group in zip(rows.value, self.groups, strict=True):
             start = 0
             for i in group:
-                shape = _one(row, forms[i]).shape
-                end = start + math.prod(shape)
-                leaves[i] = array[..., start:end].reshape(*array.shape[:-1], *shape)
+                one = _one(row, forms[i])
+                end = start + math.prod(one.shape)
+                own = array[..., start:end].reshape(*array.shape[:-1], *one.shape)
+                leaves[i] = _with_dtype(own, one.dtype)
                 start = end
         value, steps, masks = jax.tree.unflatten(tree, [leaves[i] for i in sorted(leaves)])
         return rows.replace(value=value, steps=steps, masks=masks, ndim=row.ndim)
@@ -77,6 +78,28 @@ class Packing:
 
 def _columns(rows: Rows) -> Any:
     return rows.value, rows.steps, rows.masks
+
+
+def _packed(dtype: Any) -> Any:
+    """Return the dtype in which numbers of a dtype are packed."""
+    is_number = jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
+    return _BITS.get(dtype.itemsize, dtype) if is_number else dtype
+
+
+# Eight bytes are left out: not every device can look at a float64 as bits.
+_BITS = {2: jnp.dtype(jnp.uint16), 4: jnp.dtype(jnp.uint32)}
+
+
+def _side_by_side(leaves: Sequence[jax.Array]) -> jax.Array:
+    if len(leaves) == 1:
+        return leaves[0]
+    axis = leaves[0].ndim - 1
+    return jax.lax.concatenate([_with_dtype(x, _packed(x.dtype)) for x in leaves], axis)
+
+
+def _with_dtype(x: jax.Array, dtype: Any) -> jax.Array:
+    """Return the same bits as another dtype of the same size."""
+    return x if x.dtype == dtype else jax.lax.bitcast_convert_type(x, dtype)
 
 
 def _one(row: Rows, x: Any) -> jax.ShapeDtypeStruct:

@@ -17,7 +17,7 @@ from lox._core.collect import Collect
 from lox._core.interpreter import Interpreter
 from lox._core.log import check_function
 from lox._core.options import check_positive, frames_of_lox, listening, selection
-from lox._core.record import log_effect
+from lox._core.record import log_effect, log_p
 from lox._core.staging import Traced
 from lox._core.transform import transformed
 from lox._core.when import check_when, nonfinite
@@ -187,11 +187,33 @@ def _continued(memory: _Memory, report: Report, logs: Collected, traced: Traced)
     }
     blocks = (keys_in(eqn.params) for eqn in _blocks_in(traced.jaxpr.jaxpr))
     masked = frozenset(masked).union(*blocks)
-    box = Box.of(logs, masked, lanes, keep=report.keep, after=report.after)
+    together = min(_most_records(traced.jaxpr.jaxpr), _TOGETHER)
+    box = Box.of(
+        logs,
+        masked,
+        lanes,
+        keep=report.keep,
+        after=report.after,
+        together=together,
+    )
     count = jnp.zeros(() if box.is_shared else lanes, jnp.int32)
     if memory.box is not None and _is_like(memory, box, count):
         box, count = box.continuing(memory.box), memory.count
     return _Memory(box, count)
+
+
+# How many consecutive records are added to a box at once, at most.
+_TOGETHER = 8
+
+
+def _most_records(jaxpr: Jaxpr) -> int:
+    """Return how many records there are in one program, without those of inner ones."""
+    inner = (
+        _most_records(each)
+        for eqn in jaxpr.eqns
+        for each in equations.jaxprs_in(eqn.params)
+    )
+    return max(sum(eqn.primitive is log_p for eqn in jaxpr.eqns), 1, *inner)
 
 
 def _is_like(memory: _Memory, box: Box, count: jax.Array) -> bool:

@@ -133,11 +133,12 @@ class Report:
         first, others = recordings[0], len(recordings) - 1
         more = f" (and {others} other examples)" if others else ""
         kept = f"the last {self.keep} records up to it and {self.after} more"
-        saved = (
-            "Give `lox.recorder` a `path` to keep what was logged before."
-            if first.path is None
-            else f"See `lox.load({first.path!r})` for {kept}."
-        )
+        if self.path is None:
+            saved = "Give `lox.recorder` a `path` to keep what was logged before."
+        elif first.path is None:
+            saved = f"What was logged before could not be written to {self.path!r}."
+        else:
+            saved = f"See `lox.load({first.path!r})` for {kept}."
         return f"`lox.recorder` stopped the program: {first}{more}. {saved}"
 
 
@@ -169,9 +170,9 @@ def _in_window(
     `rows` are at their places in the rings, see `box.py`.
     """
     numbers = np.arange(max(1, fired - keep + 1), fired + after + 1)
-    places = numbers % (keep + after)
     found = {}
     for key, own in rows.items():
+        places = numbers % len(own.steps[NUMBER])
         stored = own.steps[NUMBER][places]
         # (time,) -> (time, *batch)
         valid = stored == numbers.reshape(-1, *[1] * (stored.ndim - 1))

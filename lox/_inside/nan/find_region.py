@@ -13,7 +13,7 @@ at (`Births`), it takes longer.
 import dataclasses
 import functools as ft
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -61,9 +61,13 @@ class Births:
             return False
         return not self.ignored or not is_ignored(program_map, path, eqn, self.ignored)
 
-    def appears(self, eqn: JaxprEqn, read: Read) -> jax.Array:
+    def appears(
+        self, eqn: JaxprEqn, read: Read, mask_of: Callable[..., jax.Array | None]
+    ) -> jax.Array:
         def flags(atoms: Sequence[Atom]) -> jax.Array:
-            found = [flag(read(atom)) for atom in atoms if may_be_bad(atom)]
+            found = [
+                flag(read(atom), mask_of(eqn, atom)) for atom in atoms if may_be_bad(atom)
+            ]
             return ft.reduce(operator.or_, found, jnp.zeros((), jnp.int8))
 
         before, after = flags(eqn.invars), flags(eqn.outvars)
@@ -90,7 +94,12 @@ class FindRegion(LookAtValues):
 
     @classmethod
     def of(
-        cls, program_map: ProgramMap, births: Births | None, *, is_first: bool
+        cls,
+        program_map: ProgramMap,
+        births: Births | None,
+        *,
+        is_first: bool,
+        masked: bool,
     ) -> "FindRegion":
         found = jnp.full(2 + program_map.depth, -1, jnp.int32)
         is_bad, clock = jnp.zeros((), bool), jnp.zeros(2, jnp.int32)
@@ -101,6 +110,7 @@ class FindRegion(LookAtValues):
             program_map=program_map,
             births=births,
             is_first=is_first,
+            masked=masked,
         )
 
     def handle(self, record: Record, where: Where) -> Collected:
@@ -119,22 +129,31 @@ class FindRegion(LookAtValues):
 
     def inspects(self, program: Jaxpr) -> Collection[Var]:
         if self.births is not None:
-            return floats(program)
+            return {*floats(program), *self.mask_variables(program)}
+        return self._checked(program) | self.mask_variables(program)
+
+    def _checked(self, program: Jaxpr) -> frozenset[Var]:
         return self.program_map.checked(program, is_region=self.path == self.region)
 
     def seen(self, program: Jaxpr, eqns: Sequence[JaxprEqn], read: Read) -> State:
         is_bad, found, clock = self.state
+        mask_of = ft.partial(self.mask_of, program, read=read)
         if self.births is not None:
             # An equation that is looked into shows its births inside.
             births = [
-                self.births.appears(eqn, read)
+                self.births.appears(eqn, read, mask_of)
                 for eqn in eqns
                 if not self.concerns(eqn)
                 and self.births.counts(self.program_map, self.path, eqn)
             ]
             return ft.reduce(operator.or_, births, is_bad), found, clock
-        wanted = self.inspects(program)
-        values = [read(var) for eqn in eqns for var in eqn.outvars if var in wanted]
+        wanted = self._checked(program)
+        values = [
+            (read(var), mask_of(eqn, var))
+            for eqn in eqns
+            for var in eqn.outvars
+            if var in wanted
+        ]
         return is_bad | any_nan(values), found, clock
 
     def at_end_of_region(self) -> State:
@@ -167,12 +186,12 @@ class FindRegion(LookAtValues):
 _NEVER = jnp.iinfo(jnp.int32).max
 
 
-def any_nan(values: Sequence[jax.Array]) -> jax.Array:
-    """Return whether any of these arrays holds a NaN."""
+def any_nan(values: Sequence[tuple[jax.Array, jax.Array | None]]) -> jax.Array:
+    """Return whether any of these arrays holds a NaN where its mask is true."""
     # Combine arrays of one shape before the reduction. The compiler fuses that to one loop.
     by_shape: dict[tuple[int, ...], jax.Array] = {}
-    for x in values:
-        is_nan = jnp.isnan(x)
+    for x, mask in values:
+        is_nan = jnp.isnan(x) if mask is None else jnp.isnan(x) & mask
         known = by_shape.get(is_nan.shape)
         by_shape[is_nan.shape] = is_nan if known is None else known | is_nan
     return ft.reduce(

@@ -23,9 +23,10 @@ from jax.core import ShapedArray
 
 from lox._core.handler import Handler
 from lox._core.record import RECORD_EFFECTS, Record
+from lox._inside.nan.masks import widened
 from lox._inside.nan.program_map import LOOPS, REGIONS, EqnPath, ProgramMap, is_float
 from lox._jax import equations, sharding
-from lox._jax.extend import Jaxpr, JaxprEqn, Var
+from lox._jax.extend import Jaxpr, JaxprEqn, Literal, Var
 from lox._jax.sharding import Division
 from lox._jax.types import AnyArray, Atom, Code, PyTree
 from lox._rows.collected import Collected, Threaded
@@ -64,6 +65,7 @@ class LookAtValues(Handler):
         program_map: Where equations are.
         path: Where the current program is.
         region: Which region it belongs to.
+        masked: Whether values count only for the examples that take the branch around.
     """
 
     state: State
@@ -73,6 +75,7 @@ class LookAtValues(Handler):
     program_map: ProgramMap = static()
     path: EqnPath = static(default=())
     region: EqnPath = static(default=())
+    masked: bool = static(default=True)
 
     captures = True
 
@@ -94,6 +97,31 @@ class LookAtValues(Handler):
         raise NotImplementedError
 
     # All subclasses share these.
+
+    def mask_variables(self, program: Jaxpr) -> set[Var]:
+        """Return the variables that say which values of a program count."""
+        if not self.masked or not self.program_map.has_masks:
+            return set()
+        masks = self.program_map.masks(program).values()
+        return {mask.condition for own in masks for mask in own}
+
+    def mask_of(
+        self, program: Jaxpr, eqn: JaxprEqn, atom: Atom, read: Read
+    ) -> jax.Array | None:
+        """Return where a value of an equation counts, or None if it does everywhere.
+
+        The mask is an array that broadcasts to the value. An input counts everywhere if the
+        outputs do, as for the select that comes after all branches.
+        """
+        if not self.masked or not self.program_map.has_masks or isinstance(atom, Literal):
+            return None
+        masks, counts = self.program_map.masks(program), None
+        known = {mask.condition for out in eqn.outvars for mask in masks.get(out, ())}
+        for mask in masks.get(atom, ()):
+            if mask.condition in known:
+                own = widened(read(mask.condition), mask, jnp.ndim(read(atom)))
+                counts = own if counts is None else counts & own
+        return counts
 
     def concerns(self, program: Code) -> bool:
         if not RECORD_EFFECTS.isdisjoint(program.effects):
@@ -185,9 +213,13 @@ class LookAtValues(Handler):
 NAN, INFINITE = 1, 2
 
 
-def flag(x: jax.Array) -> jax.Array:
-    """Return whether an array holds NaNs, infinities or both, as a small number."""
-    nan, infinite = jnp.isnan(x).any(), jnp.isinf(x).any()
+def flag(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    """Return whether an array holds NaNs, infinities or both, as a small number.
+
+    With a mask, only where it is true.
+    """
+    where = True if mask is None else mask
+    nan, infinite = (jnp.isnan(x) & where).any(), (jnp.isinf(x) & where).any()
     return NAN * nan.astype(jnp.int8) + INFINITE * infinite.astype(jnp.int8)
 
 

@@ -65,15 +65,22 @@ class LookAtRegion(_InOneIteration):
     slots: "Slots" = static(kw_only=True)
 
     @classmethod
-    def of(cls, program_map: ProgramMap, moment: Moment) -> "LookAtRegion":
+    def of(cls, program_map: ProgramMap, moment: Moment, *, masked: bool) -> "LookAtRegion":
         flags = jnp.zeros(max(1, program_map.number_of_atoms), jnp.int8)
         zero = jnp.zeros((), jnp.int32)
         return cls(
-            flags, counter=zero, program_map=program_map, moment=moment, slots=Slots()
+            flags,
+            counter=zero,
+            program_map=program_map,
+            moment=moment,
+            slots=Slots(),
+            masked=masked,
         )
 
     def inspects(self, program: Jaxpr) -> Collection[Var]:
-        return floats(program) if self.region == self.moment.region else ()
+        if self.region != self.moment.region:
+            return ()
+        return {*floats(program), *self.mask_variables(program)}
 
     def seen(self, program: Jaxpr, eqns: Sequence[JaxprEqn], read: Read) -> State:
         if self.region != self.moment.region:
@@ -84,7 +91,8 @@ class LookAtRegion(_InOneIteration):
             for i, atom in enumerate([*eqn.invars, *eqn.outvars]):
                 if may_be_bad(atom):
                     positions.append(first + i)
-                    flags.append(flag(read(atom)))
+                    mask = self.mask_of(program, eqn, atom, read)
+                    flags.append(flag(read(atom), mask))
         if not positions:
             return self.state
         # One scatter for all flags of these equations, kept only at the right moment.
@@ -116,8 +124,9 @@ class KeepValues(_InOneIteration):
     """Keep the inputs and outputs of some equations, at one moment.
 
     Attributes:
-        state: The inputs and outputs of each equation. Literals, and values that are not
-            arrays, are None.
+        state: The inputs and outputs of each equation, and where its outputs count.
+            Literals, and values that are not arrays, are None, and so is where a value
+            counts everywhere.
         moment: When to keep them.
         wanted: The places of the equations.
     """
@@ -126,11 +135,19 @@ class KeepValues(_InOneIteration):
     wanted: tuple[tuple[EqnPath, int], ...] = static(kw_only=True)
 
     @classmethod
-    def of(cls, program_map: ProgramMap, moment: Moment, wanted: Sequence) -> "KeepValues":
+    def of(
+        cls, program_map: ProgramMap, moment: Moment, wanted: Sequence, *, masked: bool
+    ) -> "KeepValues":
         state = []
         for _, number in wanted:
             eqn = program_map.eqn(number)
-            state.append([_zeros(atom) for atom in (*eqn.invars, *eqn.outvars)])
+            masks = program_map.masks(program_map.program(number))
+            values = [_zeros(atom) for atom in (*eqn.invars, *eqn.outvars)]
+            counts = [
+                _zeros(var, bool) if masked and var in masks else None
+                for var in eqn.outvars
+            ]
+            state.append((values, counts))
         zero = jnp.zeros((), jnp.int32)
         return cls(
             state,
@@ -138,6 +155,7 @@ class KeepValues(_InOneIteration):
             program_map=program_map,
             moment=moment,
             wanted=tuple(wanted),
+            masked=masked,
         )
 
     def inspects(self, program: Jaxpr) -> Collection[Var]:
@@ -148,7 +166,7 @@ class KeepValues(_InOneIteration):
             for eqn in eqns
             for atom in (*eqn.invars, *eqn.outvars)
             if not isinstance(atom, Literal) and not equations.is_dropped(atom)
-        }
+        } | self.mask_variables(program)
 
     def seen(self, program: Jaxpr, eqns: Sequence[JaxprEqn], read: Read) -> State:
         state = list(self.state)
@@ -156,12 +174,18 @@ class KeepValues(_InOneIteration):
             place = self.path, self.program_map.number(eqn)
             if place in self.wanted:
                 i, is_now = self.wanted.index(place), self.is_now(self.moment)
-                atoms = *eqn.invars, *eqn.outvars
-                pairs = zip(atoms, state[i], strict=True)
-                state[i] = [
+                values, counts = state[i]
+                pairs = zip((*eqn.invars, *eqn.outvars), values, strict=True)
+                values = [
                     None if old is None else jnp.where(is_now, read(atom), old)
                     for atom, old in pairs
                 ]
+                masks = [self.mask_of(program, eqn, var, read) for var in eqn.outvars]
+                counts = [
+                    None if mask is None else jnp.where(is_now, mask, old)
+                    for mask, old in zip(masks, counts, strict=True)
+                ]
+                state[i] = values, counts
         return state
 
     def joined(self, states: State) -> State:
@@ -169,7 +193,7 @@ class KeepValues(_InOneIteration):
         return states if device is None else jax.tree.map(lambda x: x[device], states)
 
 
-def _zeros(atom: Atom) -> jax.Array | None:
+def _zeros(atom: Atom, dtype: type | None = None) -> jax.Array | None:
     """Return zeros like an input or output of an equation, or None if it is no array."""
     aval: Any = atom.aval
     is_known = hasattr(aval, "shape") and not isinstance(atom, Literal)
@@ -177,4 +201,4 @@ def _zeros(atom: Atom) -> jax.Array | None:
         return None
     if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):  # a PRNG key
         return None
-    return jnp.zeros(aval.shape, aval.dtype)
+    return jnp.zeros(aval.shape, dtype or aval.dtype)

@@ -30,8 +30,9 @@ import jax.numpy as jnp
 from lox._core.record import holds_records
 from lox._core.rules.registry import rules
 from lox._core.staging import carry_predicate
+from lox._inside.nan.masks import Masks, counts_alike, find_masks
 from lox._jax import equations, tracing
-from lox._jax.examples import EXAMPLE
+from lox._jax.examples import EXAMPLE, TAKEN
 from lox._jax.extend import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from lox._jax.types import AnyArray, Atom
 
@@ -78,7 +79,7 @@ _COPYING = """
     broadcast_in_dim concatenate convert_element_type copy copy_p expand_dims name reshape
     rev select_n slice squeeze transpose
 """
-_BOTH = frozenset(_ELEMENTWISE_AND_KEEPING.split()) | {EXAMPLE}
+_BOTH = frozenset(_ELEMENTWISE_AND_KEEPING.split()) | {EXAMPLE, TAKEN}
 ELEMENTWISE = _BOTH | frozenset(_ELEMENTWISE.split())
 KEEPING = _BOTH | frozenset(_KEEPING.split())
 COPYING = frozenset(_COPYING.split())
@@ -97,11 +98,13 @@ class ProgramMap:
         depth: The largest number of nested loops.
         number_of_atoms: How many inputs and outputs all equations have together.
         has_devices: Whether there is a `shard_map`.
+        has_masks: Whether there are values that do not count for all examples.
     """
 
     def __init__(self, jaxpr: ClosedJaxpr):
         self.number_of_atoms = 0
         self.has_devices = False
+        self.has_masks = False
         # By the id of an equation or a program: JAX hashes neither by its content.
         self._numbers: dict[int, int] = {}
         self._eqns: list[JaxprEqn] = []
@@ -113,6 +116,7 @@ class ProgramMap:
         self._computes: dict[int, bool] = {}
         self._checked: dict[tuple[int, bool], frozenset[Var]] = {}
         self._predicates: set[int] = set()
+        self._masks: dict[int, Masks] = {}
         self.add(jaxpr.jaxpr)
         self.depth = self._depth(jaxpr.jaxpr)
 
@@ -127,6 +131,7 @@ class ProgramMap:
             self._programs.append(program)
             self.number_of_atoms += len(eqn.invars) + len(eqn.outvars)
             name = equations.primitive_name(eqn)
+            self.has_masks |= name == TAKEN
             self.has_devices |= name in ("shard_map", "xla_pmap")
             for inner in equations.jaxprs_in(eqn.params):
                 self.add(inner)
@@ -202,6 +207,12 @@ class ProgramMap:
             )
         return self._computes[id(program)]
 
+    def masks(self, program: Jaxpr) -> Masks:
+        """Return which values of a program do not count for all examples."""
+        if id(program) not in self._masks:
+            self._masks[id(program)] = find_masks(program)
+        return self._masks[id(program)]
+
     def checked(self, program: Jaxpr, *, is_region: bool) -> frozenset[Var]:
         """Return the variables that reveal whether any value of a program is NaN."""
         key = id(program), is_region
@@ -213,11 +224,15 @@ class ProgramMap:
         # A NaN in a constant did not appear here, see `Search._from_the_start`.
         reads, stops, constants = _reads(program), self._stops(program), _constants(program)
         outs = {atom for atom in program.outvars if not isinstance(atom, Literal)}
+        masks = self.masks(program)
         for i, eqn in enumerate(program.eqns):
             for var in eqn.outvars:
                 if equations.is_dropped(var) or not is_float(var) or var in constants:
                     continue
-                if self._is_kept(reads.get(var, ()), stops, i):
+                own = [
+                    each for each in reads.get(var, ()) if counts_alike(masks, var, each[1])
+                ]
+                if self._is_kept(own, stops, i):
                     continue
                 # The program around a call looks at its outputs, unless a loop comes first.
                 if var in outs and not is_region and not _any_between(stops, i):
@@ -247,7 +262,8 @@ class ProgramMap:
         if not is_plain or self.is_closed(call):
             return False
         (program,) = programs
-        reads = _reads(program).get(program.invars[position], ())
+        var, masks = program.invars[position], self.masks(program)
+        reads = [r for r in _reads(program).get(var, ()) if counts_alike(masks, var, r[1])]
         return self._is_kept(reads, self._stops(program), -1)
 
     def _stops(self, program: Jaxpr) -> list[int]:

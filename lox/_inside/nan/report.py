@@ -193,13 +193,19 @@ _SMALL_FLOATS = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz
 
 
 def find_culprit(
-    eqn: JaxprEqn, inputs: Sequence[Array], outputs: Sequence[Array], *, infinities: bool
+    eqn: JaxprEqn,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    masks: Sequence[np.ndarray | None],
+    *,
+    infinities: bool,
 ) -> tuple[Index | None, tuple[object, ...]]:
-    """Return the index of the first bad output, and the inputs that made it."""
-    for out in outputs:
+    """Return the index of the first bad output that counts, and the inputs that made it."""
+    for out, mask in zip(outputs, masks, strict=True):
         if out is None or not is_inexact(out):
             continue
         bad = ~np.isfinite(out) if infinities else np.isnan(out)
+        bad = bad if mask is None else bad & mask
         if bad.any():
             index = _first(bad)
             return index, _operands(eqn, inputs, np.shape(out), index)

@@ -16,6 +16,7 @@ hold a NaN that none of its inputs holds?
 import dataclasses
 import functools as ft
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +41,14 @@ from lox._jax.types import Atom
 RunProgram = Callable[..., tuple[int, State]]
 
 
+class _Values(NamedTuple):
+    """The inputs and outputs of an equation, and where each output counts."""
+
+    inputs: list
+    outputs: list
+    masks: list
+
+
 class Searched:
     """A program to search, with its compiled runs.
 
@@ -51,13 +60,17 @@ class Searched:
     def __init__(self, jaxpr: ClosedJaxpr):
         self.jaxpr = jaxpr
         self.program_map = ProgramMap(jaxpr)
-        self._known_runs: dict[tuple[Births | None, bool], RunProgram] = {}
+        self._known_runs: dict[tuple[Births | None, bool, bool], RunProgram] = {}
 
-    def find_region(self, births: Births | None, *, is_first: bool) -> RunProgram:
+    def find_region(
+        self, births: Births | None, *, is_first: bool, masked: bool = True
+    ) -> RunProgram:
         """Return a run that finds the region of a NaN. It is compiled once."""
-        key = births, is_first
+        key = births, is_first, masked
         if key not in self._known_runs:
-            handler = FindRegion.of(self.program_map, births, is_first=is_first)
+            handler = FindRegion.of(
+                self.program_map, births, is_first=is_first, masked=masked
+            )
             self._known_runs[key] = self.run(handler)
         return self._known_runs[key]
 
@@ -90,6 +103,7 @@ class Search:
         names: Their names.
         births: Which NaNs and infinities count.
         is_first: Whether the program has not run yet: its first run logs.
+        masked: Whether values count only for the examples that take the branch around.
         program_map: Where equations are.
     """
 
@@ -101,9 +115,10 @@ class Search:
         births: Births,
         *,
         is_first: bool = True,
+        masked: bool = True,
     ):
         self.program, self.args, self.names, self.births = program, args, names, births
-        self.is_first = is_first
+        self.is_first, self.masked = is_first, masked
         self.program_map = program.program_map
 
     def run(self) -> NanReport | None:
@@ -120,20 +135,27 @@ class Search:
         outs, moment = self._find_region(self.births)
         report = self._report_of(moment) if moment else None
         is_bad = quick or moment or outs & self.births.bad
+        if report is None and is_bad and self.masked and self.program_map.has_masks:
+            # What an example computes in a branch that it does not take may still reach
+            # the outputs, through the derivative of the select.
+            return self._again(self.births, masked=False)
         if report is None and is_bad and not self.births.ignored:
             return self._from_the_start(quick or moment)
         return report if report is None or outs & self.births.bad else _dropped(report)
 
     def _find_infinity(self) -> NanReport | None:
         """Find the infinity that `fun` returns, if there is no NaN."""
-        births = Births(infinities=True)
-        return Search(self.program, self.args, self.names, births, is_first=False).run()
+        return self._again(Births(infinities=True), masked=self.masked)
+
+    def _again(self, births: Births, *, masked: bool) -> NanReport | None:
+        known = self.program, self.args, self.names
+        return Search(*known, births, is_first=False, masked=masked).run()
 
     # The three runs of the program.
 
     def _find_region(self, births: Births | None) -> tuple[int, Moment | None]:
         """Return the flags of the outputs, and the moment when a NaN appeared first."""
-        run = self.program.find_region(births, is_first=self.is_first)
+        run = self.program.find_region(births, is_first=self.is_first, masked=self.masked)
         self.is_first = False
         outs, (_, found, _) = run(*self.args)
         number, device, *iterations = (int(x) for x in found)
@@ -147,23 +169,23 @@ class Search:
 
     def _look_at(self, moment: Moment) -> Flags:
         """Return which values hold NaNs or infinities, at one moment."""
-        handler = LookAtRegion.of(self.program_map, moment)
+        handler = LookAtRegion.of(self.program_map, moment, masked=self.masked)
         _, flags = self.program.run(handler)(*self.args)
         return Flags(self.program_map, moment, handler.slots, np.asarray(flags))
 
-    def _values(
-        self, moment: Moment, wanted: Sequence[EqnPlace]
-    ) -> list[tuple[list, list]]:
+    def _values(self, moment: Moment, wanted: Sequence[EqnPlace]) -> list["_Values"]:
         """Return the inputs and outputs of equations, at one moment."""
-        handler = KeepValues.of(self.program_map, moment, wanted)
+        handler = KeepValues.of(self.program_map, moment, wanted, masked=self.masked)
         _, kept = self.program.run(handler)(*self.args)
         values = []
-        for (_, number), kept_of_eqn in zip(wanted, kept, strict=True):
+        for (_, number), (kept_of_eqn, counts) in zip(wanted, kept, strict=True):
             eqn = self.program_map.eqn(number)
             atoms = *eqn.invars, *eqn.outvars
             pairs = zip(atoms, kept_of_eqn, strict=True)
             arrays = [_array(atom, x) for atom, x in pairs]
-            values.append((arrays[: len(eqn.invars)], arrays[len(eqn.invars) :]))
+            masks = [None if mask is None else np.asarray(mask) for mask in counts]
+            inputs = len(eqn.invars)
+            values.append(_Values(arrays[:inputs], arrays[inputs:], masks))
         return values
 
     # The report.
@@ -194,16 +216,11 @@ class Search:
         return [self._values(first, [place]), self._values(second, [other])]
 
     def _report(
-        self,
-        moment: Moment,
-        place: EqnPlace,
-        values: tuple[list, list],
-        *,
-        infinities: bool,
+        self, moment: Moment, place: EqnPlace, values: "_Values", *, infinities: bool
     ) -> NanReport:
         path, number = place
-        eqn, (inputs, outputs) = self.program_map.eqn(number), values
-        index, culprit = find_culprit(eqn, inputs, outputs, infinities=infinities)
+        eqn, (inputs, outputs, masks) = self.program_map.eqn(number), values
+        index, culprit = find_culprit(eqn, inputs, outputs, masks, infinities=infinities)
         lines = lines_of(self.program_map, path, eqn)
         # The innermost line may be of a library. Then say which line of the user led there.
         users_line = next((line for line in lines if not is_library(line)), None)

@@ -110,14 +110,15 @@ function groupSummary(runs, result) {
     const std = Math.sqrt(known.reduce((a, b) => a + (b - mean) ** 2, 0) / known.length);
     return { value, runs: some.length, gone: some.length - known.length, mean, std };
   });
-  // A group without any finite result is the worst.
-  rows.sort((a, b) => Number.isNaN(a.mean) - Number.isNaN(b.mean) || sign * (a.mean - b.mean));
+  // The mean of a group leaves out its runs that diverged, so it must not win because of them.
+  const order = (row) => Number(row.gone > 0) + Number(Number.isNaN(row.mean));
+  rows.sort((a, b) => order(a) - order(b) || sign * (a.mean - b.mean));
   const item = ({ value, runs: number, gone, mean, std }) => h("li", {}, `${name} ${value}`,
     h("b", {}, Number.isNaN(mean) ? "–" : `${digits(mean)} ± ${digits(std, 2)}`),
     h("small", {}, count(number, "run")), gone ? h("small", { class: "bad" }, `, ${gone} not finite`) : null);
   const shown = rows.slice(0, 10);
   const more = rows.length > shown.length ? h("p", { class: "note" }, `and ${rows.length - shown.length} more`) : null;
-  return h("section", { id: "by-group" }, h("h3", {}, `By ${name}`, h("small", {}, " mean ± std over runs, best first")), h("ol", {}, shown.map(item)), more);
+  return h("section", { id: "by-group" }, h("h3", {}, `By ${name}`, h("small", {}, ` mean ± std over runs, best first${rows.some((row) => row.gone) ? ", those with diverged runs last" : ""}`)), h("ol", {}, shown.map(item)), more);
 }
 
 const showValue = (value) => (typeof value === "number" ? digits(value) : String(value ?? "–"));
