@@ -59,7 +59,7 @@ def compact(url: str) -> Compacted:
         refresh_session(reader.folder, at_once=True)
     for reader in open_store(url):
         # The manifest that was read has to say so itself. Another look at the bucket could
-        # find that the session has ended by now, with objects that this reader has not seen.
+        # find that the session has ended by now, with objects that are new to this reader.
         if reader.problems or not has_last_entry(reader.entries):
             continue
         sizes = {
