@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from lox_host.remote.bucket import Bucket
-from lox_host.remote.manifest import is_over, put_manifest
+from lox_host.remote.manifest import has_last_entry, put_manifest
 from lox_host.remote.mirror import refresh_session
 from lox_host.remote.places import rows_path
 from lox_host.store import (
@@ -56,13 +56,16 @@ def compact(url: str) -> Compacted:
     bucket = Bucket(url)
     sessions = before = after = 0
     for reader in open_store(url):
-        session = reader.folder.name
+        refresh_session(reader.folder, at_once=True)
+    for reader in open_store(url):
+        # The manifest that was read has to say so itself. Another look at the bucket could
+        # find that the session has ended by now, with objects that are new to this reader.
+        if reader.problems or not has_last_entry(reader.entries):
+            continue
         sizes = {
             found.path.rsplit("/", 1)[-1]: found.size
-            for found in bucket.objects(rows_path(session))
+            for found in bucket.objects(rows_path(reader.folder.name))
         }
-        if reader.problems or not is_over(bucket, session):
-            continue
         _delete_orphans(bucket, reader, sizes)
         files = dict.fromkeys(f.file for of in reader.frames.values() for f in of)
         chunks = list(_chunks(sorted(files), sizes))

@@ -6,6 +6,8 @@ manifest is stored compressed, and may lack the latest segments.
 
 import gzip
 import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from lox_host.remote.bucket import Bucket, Object
 from lox_host.remote.places import manifest_path
@@ -46,10 +48,14 @@ def is_over(bucket: Bucket, session: str) -> bool:
 
 
 def has_last_line(lines: bytes) -> bool:
-    """Return whether the lines of a manifest say that no more rows come.
+    """Return whether the lines of a manifest say that no more rows come."""
+    return has_last_entry(decode_line(line) or {} for line in lines.split(b"\n"))
+
+
+def has_last_entry(entries: Iterable[Mapping[str, Any]]) -> bool:
+    """Do the same for the entries in these lines.
 
     `end` comes from a session that has ended. `pushed` comes from the process that uploaded
     everything a killed session had left.
     """
-    entries = (decode_line(line) or {} for line in lines.split(b"\n"))
     return any("end" in entry or "pushed" in entry for entry in entries)

@@ -2,6 +2,7 @@
 
 import collections
 import json
+import sys
 import time
 
 import duckdb
@@ -193,6 +194,23 @@ def test_compact_leaves_a_session_alone_that_is_being_written(url):
     assert compact(url).sessions == 1
     counted = collections.Counter(lox.scan(url, "loss").collect()["step"])
     assert counted == dict.fromkeys(range(10), 2)
+
+
+def test_compact_loses_nothing_of_a_session_that_ends_at_the_same_time(url, monkeypatch):
+    writer, runs = write_job(url, 7, ended=False)
+
+    def opened(url):
+        readers = open_store(url)
+        while runs:  # and now, between two looks at the bucket, it ends
+            writer.write(Batch([block(runs[-1].id, 7, 0.5, range(10, 12))]))
+            writer.close(runs.pop())
+        return readers
+
+    module = sys.modules["lox_host.remote.compact"]
+    monkeypatch.setattr(module, "open_store", opened)
+    compact(url)
+    counted = collections.Counter(lox.scan(url, "loss").collect()["step"])
+    assert counted == dict.fromkeys(range(12), 2)
 
 
 def test_queries_in_sql_over_several_stores(bucket, capsys):
