@@ -977,6 +977,11 @@ def ends(program: str, interrupt_at: str = "", flags: str = "") -> tuple[int, st
         while interrupt_at not in lines:
             lines += process.stdout.readline()
         process.send_signal(signal.SIGINT)
+        # `communicate` alone would skip what `readline` has read beyond the line.
+        limit = threading.Timer(120, process.kill)
+        limit.start()
+        lines += process.stdout.read()
+        limit.cancel()
     out, err = process.communicate(timeout=120)
     return process.returncode, lines + out, err
 

@@ -440,7 +440,7 @@ def test_modes(tmp_path):
 
     written(tmp_path / "new", [[block([0])]], mode="x")
     assert_prefix(lox.load(tmp_path / "new"), 1)
-    with pytest.raises(ValueError, match="`mode` is 'r'"):
+    with pytest.raises(ValueError, match="not 'r'"):
         written(tmp_path, [], mode="r")
 
 
