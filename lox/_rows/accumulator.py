@@ -173,7 +173,9 @@ def add(earlier: Accumulator, later: Accumulator) -> Accumulator:
     if earlier.valid is None or later.valid is None:  # by their form, both are or none is
         return (later if takes_last_steps else earlier).replace(value=value)
     # Each example has the steps of its own first or last row, if it has logged any.
-    takes_later = later.valid if takes_last_steps else later.valid & ~earlier.valid
+    takes_later = (
+        later.valid if takes_last_steps else later.valid & jnp.logical_not(earlier.valid)
+    )
     steps, masks = where_valid(
         takes_later, (later.steps, later.masks), (earlier.steps, earlier.masks)
     )

@@ -339,7 +339,7 @@ _named: dict[str, Reduction | None] = {
     "sum": _total(_wide),
     "min": _extreme("'min'", jnp.minimum, _largest),
     "max": _extreme("'max'", jnp.maximum, _smallest),
-    "first": _single("first", lambda a, b: b & ~a),
+    "first": _single("first", lambda a, b: jnp.logical_and(b, jnp.logical_not(a))),
     "last": _last,
     "count": Reduction(
         empty=lambda row: jnp.zeros((), jnp.int32),
