@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lox_host.cli.errors import CLIError
+from lox_host.display.bands import BANDS
 from lox_host.display.curves import Curve, curves_of
 from lox_host.display.panels import add_legend, draw_panel, grid, label_axes
 from lox_host.display.text import clean, count
@@ -156,7 +157,9 @@ def _draw(names: Sequence[str], curves: dict[str, Curves], look: Style) -> "Figu
     figure = plt.figure(layout="constrained")
     axes = grid(figure, len(names))
     has_legend = len(curves) > 1
+    smoothed = f"smoothed over {look.smooth} rows" if look.smooth > 1 else ""
     for name, ax in zip(names, axes, strict=True):
+        band = ""
         for text, by_name in curves.items():
             if name not in by_name:
                 continue
@@ -170,8 +173,9 @@ def _draw(names: Sequence[str], curves: dict[str, Curves], look: Style) -> "Figu
             if has_legend:
                 parts = clean(text), curve.summary(noun, of)
                 label = ", ".join(part for part in parts if part)
-                smoothed = f"smoothed over {look.smooth} rows" if look.smooth > 1 else ""
-                panel = panel._replace(note=smoothed)
+                if panel.band is not None and look.band is not None:
+                    band = BANDS[look.band].text
+                panel = panel._replace(note="\n".join(filter(None, [band, smoothed])))
             draw_panel(ax, panel, label)
             label_axes(ax, curve.step, name)
         _scale_axes(

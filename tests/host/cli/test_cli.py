@@ -489,6 +489,9 @@ def test_a_plot_says_what_it_shows(tmp_path, monkeypatch):
     lines = drawn(monkeypatch, "s/seed-1", "-k", "loss")["loss"]
     note = lines[0].axes.get_title("right")
     assert note == "diverged, 20 not finite, the first at step 20"
+    lines = drawn(monkeypatch, "s", "-k", "success", "--by", "seed", "--smooth", "3")
+    note = lines["success"][0].axes.get_title("right")
+    assert note == "mean and std\nsmoothed over 3 rows"
 
 
 def _running(values):
