@@ -33,12 +33,22 @@ class Media(NamedTuple):
     def suffix(self) -> str:
         return "png" if self.kind == "image" else "gif"
 
+    @property
+    def plain_pixels(self) -> np.ndarray:
+        """The pixels, without the axis of channels if there is only one."""
+        return self.pixels[..., 0] if self.pixels.shape[-1] == 1 else self.pixels
+
+    def write(self, path: str, logger: str, extra: str) -> None:
+        """Write a PNG or GIF file."""
+        with open(path, "xb") as file:
+            file.write(self.encoded(logger, extra))
+
     def encoded(self, logger: str, extra: str) -> bytes:
         """Return the content of a PNG or GIF file."""
         pillow = import_extra("PIL.Image", logger, extra)
-        frames = self.pixels if self.kind == "video" else self.pixels[None]
-        flat = frames[..., 0] if frames.shape[-1] == 1 else frames
-        first, *others = [pillow.fromarray(frame) for frame in flat]
+        pixels = self.plain_pixels
+        frames = pixels if self.kind == "video" else pixels[None]
+        first, *others = [pillow.fromarray(frame) for frame in frames]
         file = io.BytesIO()
         if self.kind == "image":
             first.save(file, "PNG")

@@ -165,8 +165,7 @@ class MLflowWriter:
             step = counts[key] - 1 if row.integer_step is None else row.integer_step
             with tempfile.TemporaryDirectory() as folder:
                 path = os.path.join(folder, f"{step:08d}.{media.suffix}")
-                with open(path, "xb") as file:
-                    file.write(media.encoded("MLflowLogger", "mlflow"))
+                media.write(path, "MLflowLogger", "mlflow")
                 self._client.log_artifact(self._runs[row.run], path, self._name(key))
 
     def _metrics(self, run: int, points: list[Point]) -> list[Any]:

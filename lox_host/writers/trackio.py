@@ -68,11 +68,9 @@ class TrackioWriter:
 
     def _media(self, media: Media, path: str) -> Any:
         if media.kind == "image":
-            pixels = media.pixels
-            return self._trackio.Image(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+            return self._trackio.Image(media.plain_pixels)
         # From an array, trackio would need a program of its own to make a file.
-        with open(path, "xb") as file:
-            file.write(media.encoded("TrackioLogger", "trackio"))
+        media.write(path, "TrackioLogger", "trackio")
         return self._trackio.Video(path)
 
 

@@ -70,7 +70,7 @@ class WandbWriter:
             # wandb copies the files of videos when it is given them.
             with tempfile.TemporaryDirectory() if row.media else nullcontext("") as folder:
                 for i, (key, media) in enumerate(row.media.items()):
-                    data[key] = self._media(media, os.path.join(folder, str(i)))
+                    data[key] = self._media(media, os.path.join(folder, f"{i}.gif"))
                 named = {_name(key): x for key, x in data.items()}
                 self._runs[row.run].log({**named, "_timestamp": row.time})
 
@@ -101,12 +101,10 @@ class WandbWriter:
 
     def _media(self, media: Media, path: str) -> Any:
         if media.kind == "image":
-            pixels = media.pixels
-            return self._wandb.Image(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+            return self._wandb.Image(media.plain_pixels)
         # From an array, wandb would need another library to make a file.
-        with open(f"{path}.gif", "xb") as file:
-            file.write(media.encoded("WandbLogger", "wandb"))
-        return self._wandb.Video(f"{path}.gif", format="gif")
+        media.write(path, "WandbLogger", "wandb")
+        return self._wandb.Video(path, format="gif")
 
     def _settings(self) -> Any:
         given = self._options.get("settings") or {}
