@@ -44,7 +44,7 @@ def _reduce(key: str, rows: Rows, reduction: Reduction | None) -> Rows:
         return rows
     rows = rows.map(_strong, count=None)
     _check(key, rows.value, reduction)
-    return _over_leading(rows, key, reduction)
+    return _over_leading(rows, key, reduction, jax.config.jax_debug_infs)
 
 
 def _strong(x: AnyArray) -> jax.Array:
@@ -64,9 +64,10 @@ def _check(key: str, value: PyTree, reduction: Reduction) -> None:
         ) from None
 
 
-# Jitted, or each call would compile its loop anew.
-@ft.partial(jax.jit, static_argnames=("key", "reduction"))
-def _over_leading(rows: Rows, key: str, reduction: Reduction) -> Rows:
+# Jitted, or each call would compile its loop anew. The loop of `"min"` and `"max"` depends
+# on `jax_debug_infs`, and JAX 0.7 does not trace anew when that flag changes.
+@ft.partial(jax.jit, static_argnames=("key", "reduction", "debug_infs"))
+def _over_leading(rows: Rows, key: str, reduction: Reduction, debug_infs: bool) -> Rows:
     fun = ft.partial(_over_time, key, reduction)
     for _ in range(rows.leading):
         fun = jax.vmap(fun)
