@@ -22,8 +22,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
 
 from lox_host.remote import Bucket, compact
 from lox_host.rows import Batch, Block, Form
+from lox_host.runs.run import Run
 from lox_host.store import open_store
-from lox_host.writer import Run
 from lox_host.writers.save_remote import RemoteSaveWriter
 from support.object_server import ObjectServer, environment
 

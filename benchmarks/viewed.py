@@ -19,7 +19,7 @@ import time
 import numpy as np
 
 from lox_host.rows import Batch, Block, Form
-from lox_host.writer import Run
+from lox_host.runs.run import Run
 from lox_host.writers.save import SaveWriter
 
 RUNS, ROWS, KEYS = 1024, 10_000, 20

@@ -8,7 +8,6 @@ from lox._core.log import log as log
 from lox._core.log_grad import log_grad as log_grad
 from lox._core.nolog import nolog as nolog
 from lox._core.spool import spool as spool
-from lox._core.stats import stats as stats
 from lox._core.when import nonfinite as nonfinite
 from lox._jax import examples as _examples  # noqa: F401  it declares a patch
 from lox._jax.patches import install as _install_patches
@@ -25,6 +24,7 @@ if _typing.TYPE_CHECKING:
     from lox._inside.black_box.recording import Diverged as Diverged, Recording as Recording
     from lox._inside.nan.find_nan import find_nan as find_nan
     from lox._inside.nan.report import NanReport as NanReport
+    from lox._inside.stats import stats as stats
     from lox._inside.watching.scopes import scopes as scopes
     from lox._inside.watching.watch import watch as watch
     from lox._io.export import export as export
@@ -54,6 +54,7 @@ __getattr__, __dir__ = _lazy_names(
         "progress": "lox._stream.progress",
         "recorder": "lox._inside.black_box.recorder",
         "scopes": "lox._inside.watching.scopes",
+        "stats": "lox._inside.stats",
         "watch": "lox._inside.watching.watch",
     },
 )

@@ -6,8 +6,8 @@ from typing import Any
 
 from lox_host.host_logger import HostLogger
 from lox_host.rows import Batch
-from lox_host.run_registry import Launch, WantedRun
-from lox_host.writer import Run
+from lox_host.runs.run import Run
+from lox_host.runs.run_registry import Launch, WantedRun
 
 
 class FanOut:

@@ -20,7 +20,8 @@ from collections.abc import Callable
 from typing import Literal
 
 from lox_host.rows import Batch
-from lox_host.writer import Run, Writer
+from lox_host.runs.run import Run
+from lox_host.writer import Writer
 
 OnError = Literal["warn", "raise"]
 # After a failure, lox leaves the writer alone for `BACKOFF` times as long as the failed

@@ -27,10 +27,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lox_host.guarded_writer import GuardedWriter, OnError
-from lox_host.run_config import Config, merged_config, plain_config
-from lox_host.run_id import run_identity
-from lox_host.run_names import format_name
-from lox_host.run_registry import Agree, Launch, RunRegistry, WantedRun
+from lox_host.runs.run_config import Config, merged_config, plain_config
+from lox_host.runs.run_id import run_identity
+from lox_host.runs.run_names import format_name
+from lox_host.runs.run_registry import Agree, Launch, RunRegistry, WantedRun
 from lox_host.worker_thread import Worker
 from lox_host.write_buffer import PacketSource, WriteBuffer
 from lox_host.writer import Writer

@@ -21,7 +21,7 @@ import numpy as np
 
 from lox_host.extras import import_extra
 from lox_host.rows import Block
-from lox_host.run_config import flat_config
+from lox_host.runs.run_config import flat_config
 from lox_host.store import (
     Layout,
     Path,

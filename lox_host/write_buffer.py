@@ -31,9 +31,9 @@ import numpy as np
 from lox_host.guarded_writer import GuardedWriter
 from lox_host.interrupts import Interrupt
 from lox_host.rows import Batch, Block, merge_blocks
-from lox_host.run_registry import RunRegistry
+from lox_host.runs.run import Run
+from lox_host.runs.run_registry import RunRegistry
 from lox_host.worker_thread import Worker, current_worker
-from lox_host.writer import Run
 
 # With this many rows or bytes, the buffer is written before it is time.
 MAX_ROWS = 10_000

@@ -20,9 +20,9 @@ from playwright.sync_api import Page, sync_playwright
 
 import lox
 from lox_host.rows import Batch, Block, Form
+from lox_host.runs.run import Run
 from lox_host.view import Viewer
 from lox_host.view.server import Server
-from lox_host.writer import Run
 from lox_host.writers.save import SaveWriter
 
 RATES, WIDTHS, SEEDS, STEPS = (0.003, 0.01, 0.03, 0.1), (16, 64), 40, 1500

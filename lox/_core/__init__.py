@@ -1,10 +1,7 @@
 """Records, the interpreter that finds them, and the rules that bring them out."""
 
 # Each of these registers its rules or patches when it is imported.
-from lox._core import (
-    derivative_hook as _derivative_hook,  # noqa: F401
-    returned_records as _returned_records,  # noqa: F401
-)
+from lox._core import derivative_hook as _derivative_hook  # noqa: F401
 from lox._core.rules import (
     calls as _calls,  # noqa: F401
     cond as _cond,  # noqa: F401
@@ -16,4 +13,5 @@ from lox._core.rules import (
     hijax as _hijax,  # noqa: F401
     linen_scan as _linen_scan,  # noqa: F401
     loops as _loops,  # noqa: F401
+    returned_records as _returned_records,  # noqa: F401
 )

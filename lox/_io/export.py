@@ -9,7 +9,7 @@ from lox.loggers.base import BaseLogger
 from lox.loggers.csv import CSVLogger
 from lox.loggers.json import JSONLogger
 from lox.loggers.tensorboard import TensorBoardLogger
-from lox_host.run_id import run_key
+from lox_host.runs.run_id import run_key
 from lox_host.store import open_store
 from lox_host.writer import Writer
 from lox_host.writers.replay import read_recording, replay

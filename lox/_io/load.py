@@ -32,7 +32,7 @@ from lox_host.reading import (
     run_labels,
     select_where,
 )
-from lox_host.run_id import Key, run_key
+from lox_host.runs.run_id import Key, run_key
 from lox_host.store import (
     KeyRows,
     Path,

@@ -28,10 +28,10 @@ from lox._stream.callbacks import awaited, call_soon, start_callbacks
 from lox._stream.emit import emit
 from lox._stream.host_call_order import last_token
 from lox._stream.packet import Packet
-from lox_host.run_id import run_key
-from lox_host.run_names import default_name
+from lox_host.runs.run import Run
+from lox_host.runs.run_id import run_key
+from lox_host.runs.run_names import default_name
 from lox_host.store import absolute, check_mode, save_runs
-from lox_host.writer import Run
 
 
 def save(

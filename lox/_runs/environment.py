@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jaxlib.version
 
-from lox_host.environment import host_environment
+from lox_host.runs.environment import host_environment
 
 
 def environment() -> dict[str, Any]:

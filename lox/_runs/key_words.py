@@ -1,4 +1,4 @@
-"""The words of a PRNG key or a number, on the device; `lox_host.run_id` has the rest."""
+"""The words of a PRNG key or a number, on the device. See `lox_host.runs.run_id`."""
 
 from typing import Any
 

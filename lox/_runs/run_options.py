@@ -27,9 +27,9 @@ from lox._jax.types import PyTree
 from lox._rows.rows import key_data
 from lox._stream.packet import whole_bytes
 from lox_host.host_logger import HostLogger, check_config
-from lox_host.run_config import Config, plain_config, plain_values
-from lox_host.run_id import run_key
-from lox_host.run_registry import WantedRun
+from lox_host.runs.run_config import Config, plain_config, plain_values
+from lox_host.runs.run_id import run_key
+from lox_host.runs.run_registry import WantedRun
 
 
 @dataclasses.dataclass(frozen=True)

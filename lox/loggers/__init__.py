@@ -15,10 +15,8 @@ from lox_host.rows import (
     Form as Form,
     Row as Row,
 )
-from lox_host.writer import (
-    Run as Run,
-    Writer as Writer,
-)
+from lox_host.runs.run import Run as Run
+from lox_host.writer import Writer as Writer
 
 if TYPE_CHECKING:
     from lox.loggers.console import ConsoleLogger as ConsoleLogger

@@ -7,7 +7,7 @@ from typing import Any
 from lox_host.display.text import clean, duration
 from lox_host.reading.fields import in_words
 from lox_host.reading.select import SelectedRun
-from lox_host.run_config import flat_config
+from lox_host.runs.run_config import flat_config
 from lox_host.store import StoredRun
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lox_host.reading.names import ends_like, list_names, suggest
-from lox_host.run_id import run_seed
+from lox_host.runs.run_id import run_seed
 from lox_host.store import StoredRun
 
 # Returns the value of a field for a run, or None if the run does not have it.

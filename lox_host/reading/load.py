@@ -16,7 +16,7 @@ import numpy as np
 from lox_host.reading.names import list_names
 from lox_host.reading.select import SelectedRun, by_session
 from lox_host.rows import FlatRows
-from lox_host.run_config import flat_config
+from lox_host.runs.run_config import flat_config
 from lox_host.store import KeyRows, StackedRows, pad, read_key_rows, read_stacked
 from lox_host.tree import map_arrays
 from lox_host.wide_table import RunLabels, plain

@@ -23,9 +23,9 @@ from lox_host.display.text import clean
 from lox_host.reading.collector import paused_collector
 from lox_host.reading.find import HINT_FOLDERS, find_stores, stores_at, stores_below
 from lox_host.reading.names import list_names, suggest
-from lox_host.run_id import run_name
+from lox_host.runs.run import Run
+from lox_host.runs.run_id import run_name
 from lox_host.store import Path, Reader, is_store, is_url, open_store
-from lox_host.writer import Run
 
 # The length of the date in the name of a session, to the second.
 SECOND = len("20260131-235959")

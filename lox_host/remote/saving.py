@@ -20,6 +20,7 @@ from lox_host.remote.places import MARKER, spool_folder
 from lox_host.remote.removal import LIVE, begin_remote, remove_remote
 from lox_host.remote.upload import SessionUpload
 from lox_host.rows import Block
+from lox_host.runs.run import Run
 from lox_host.store import (
     Path,
     Reader,
@@ -31,7 +32,6 @@ from lox_host.store import (
     open_store,
     retry_if_stale,
 )
-from lox_host.writer import Run
 
 # Join no small frames: the local session is removed after the upload anyway.
 ALL = 1 << 62

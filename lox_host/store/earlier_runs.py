@@ -3,11 +3,11 @@
 import contextlib
 import warnings
 
-from lox_host.run_config import Config, flat_config
-from lox_host.run_id import Key
+from lox_host.runs.run import Run
+from lox_host.runs.run_config import Config, flat_config
+from lox_host.runs.run_id import Key
 from lox_host.store.folder import Path, is_store, sessions_of
 from lox_host.store.reader import read_session
-from lox_host.writer import Run
 
 # How many entries of a configuration a warning names.
 MOST = 5

@@ -25,11 +25,11 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
+from lox_host.runs.run import Run
 from lox_host.store.format import journal
 from lox_host.store.format.content import read_session_line, read_time, run_of
 from lox_host.store.format.journal import Entry
 from lox_host.store.format.layout import bad_fields, check, is_count
-from lox_host.writer import Run
 
 # The beginning of a line: its checksum, its number and its kind.
 _LINE = re.compile(rb'([0-9a-f]{8}) \{"n":(\d+),"(\w+)":')

@@ -24,6 +24,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from lox_host.rows import Block
+from lox_host.runs.run import Run
 from lox_host.store.address import url_of
 from lox_host.store.ended_session import EndedSession, read_ended
 from lox_host.store.folder import Path, sessions_of, warn_of_store
@@ -35,7 +36,6 @@ from lox_host.store.format.frames import Frame
 from lox_host.store.format.journal import Entry, read_journal, warn_of_problems
 from lox_host.store.format.layout import ROW, Layout
 from lox_host.store.history import History, Limits, Links, first_steps, link_sessions
-from lox_host.writer import Run
 
 # A session without an end that changed within this many seconds counts as live.
 LIVE = 60.0

@@ -20,6 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from lox_host.rows import Block
+from lox_host.runs.run import Run
 from lox_host.store.address import is_url, remote
 from lox_host.store.folder import (
     Path,
@@ -34,7 +35,6 @@ from lox_host.store.format.journal import NAME
 from lox_host.store.format.lock import is_locked
 from lox_host.store.reader import Reader, read_session
 from lox_host.store.session import Session, SessionBusy
-from lox_host.writer import Run
 
 # How many seconds another process may take to save to the same run.
 PATIENCE = 5.0

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from lox_host.rows import Block
-from lox_host.run_config import is_plain
+from lox_host.runs.run import Run
+from lox_host.runs.run_config import is_plain
 from lox_host.store.compact import compact
 from lox_host.store.folder import FORMAT, list_session
 from lox_host.store.format import journal
@@ -33,7 +34,6 @@ from lox_host.store.format.lock import lock, lock_soon
 from lox_host.store.format.segments import Segments, create_file, start_sync, sync
 from lox_host.store.reader import Reader
 from lox_host.store.summary import note_summary
-from lox_host.writer import Run
 
 # A group with this many bytes or blocks is written without waiting for `flush`.
 BYTES, BLOCKS = 4 << 20, 10_000

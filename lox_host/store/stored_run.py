@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lox_host.run_config import flat_config
+from lox_host.runs.run_config import flat_config
 from lox_host.store.address import shown
 from lox_host.store.reader import Reader
 from lox_host.store.run_statistics import NonFinite

@@ -28,7 +28,7 @@ from lox_host.display.bands import (
     range_band,
     std_band,
 )
-from lox_host.view.series import Part
+from lox_host.view.data.series import Part
 
 BINS = 300  # bins of rows, each with at most two points
 

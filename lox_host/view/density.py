@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lox_host.view.aggregate import common_positions, extreme_rows, rows_in_span
-from lox_host.view.series import Part
+from lox_host.view.data.series import Part
 
 COLUMNS, ROWS = 300, 160  # the cells of an image
 SAMPLED = 20_000  # the number of values from which the axis of values is chosen

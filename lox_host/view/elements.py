@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lox_host.view.data.series import Part
 from lox_host.view.groups import Group
-from lox_host.view.series import Part
 
 
 @dataclasses.dataclass(frozen=True)

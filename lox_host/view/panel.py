@@ -16,8 +16,8 @@ import numpy as np
 from lox_host.display.bands import LEVEL, resamples
 from lox_host.view import density as drawing
 from lox_host.view.aggregate import Aggregate, common_positions
+from lox_host.view.data.series import Part
 from lox_host.view.panel_rows import Json, PanelOptions, PanelRows
-from lox_host.view.series import Part
 
 CENTRE_NAMES = {"mean": "mean", "median": "median", "iqm": "interquartile mean"}
 BAND_NAMES = {

@@ -19,9 +19,9 @@ from lox_host.view.aggregate import (
     group_means,
     smoothed,
 )
+from lox_host.view.data.series import Part
 from lox_host.view.elements import as_elements
 from lox_host.view.groups import Group
-from lox_host.view.series import Part
 
 Json = dict[str, Any]
 

@@ -5,10 +5,10 @@ import math
 import numpy as np
 
 from lox_host.store import RUN, Frame, Layout
+from lox_host.view.data.series import to_float
+from lox_host.view.data.session import ViewRun, flat_config
 from lox_host.view.panel import packed
 from lox_host.view.panel_rows import Json
-from lox_host.view.series import to_float
-from lox_host.view.session import ViewRun, flat_config
 
 CELLS = 400  # the most rows of a heat map; more are averaged
 ELEMENTS = 256  # the most elements of a row in a heat map; more are averaged

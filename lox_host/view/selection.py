@@ -13,8 +13,8 @@ import numpy as np
 
 from lox_host.reading import select_where
 from lox_host.store import StoredRun
-from lox_host.view.catalog import Catalog
-from lox_host.view.columns import ROWS, TIME
+from lox_host.view.data.catalog import Catalog
+from lox_host.view.data.columns import ROWS, TIME
 from lox_host.view.groups import Group, group_runs, is_number
 from lox_host.view.panel_rows import Json
 from lox_host.view.summary import Summary, summarize

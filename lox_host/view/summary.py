@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lox_host.view.data.series import Part
 from lox_host.view.density import marks
-from lox_host.view.series import Part
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from lox_host.store import Path
-from lox_host.view.catalog import Catalog
-from lox_host.view.columns import ROWS, TIME
+from lox_host.view.data.catalog import Catalog
+from lox_host.view.data.columns import ROWS, TIME
+from lox_host.view.data.session import ViewRun
 from lox_host.view.density import Mark, marks as find_marks
 from lox_host.view.describe import (
     brief,
@@ -31,7 +32,6 @@ from lox_host.view.panel import draw_panel, nearest_run, number
 from lox_host.view.panel_rows import Json, PanelOptions, PanelRows
 from lox_host.view.run_page import describe_run, media_rows
 from lox_host.view.selection import FIELDS, Selection
-from lox_host.view.session import ViewRun
 
 CACHED = 64  # the number of answers to keep
 CACHED_PANELS = 10  # the number of panels whose selected and smoothed rows to keep

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from lox_host.writer import Run
+from lox_host.runs.run import Run
 from lox_host.writers._json_values import to_json
 
 

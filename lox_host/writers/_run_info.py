@@ -1,6 +1,6 @@
 """What back ends call a run."""
 
-from lox_host.writer import Run
+from lox_host.runs.run import Run
 
 
 def run_title(run: Run, name: str | None = None) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 from lox_host.display.summary import Summary
 from lox_host.display.terminal import can_move, region
 from lox_host.rows import Batch
-from lox_host.writer import Run
+from lox_host.runs.run import Run
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

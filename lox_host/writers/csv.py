@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lox_host.rows import Batch, Row
+from lox_host.runs.run import Run
 from lox_host.tree import leaves
-from lox_host.writer import Run
 from lox_host.writers._files import append, candidates, create_file, encode
 from lox_host.writers._json_values import key_name, to_json
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lox_host.rows import Batch, Row
-from lox_host.writer import Run
+from lox_host.runs.run import Run
 from lox_host.writers._files import LineFile, create_file
 from lox_host.writers._json_values import key_name, to_json
 

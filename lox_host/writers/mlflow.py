@@ -15,8 +15,8 @@ import numpy as np
 
 from lox_host.extras import import_extra
 from lox_host.rows import Batch
-from lox_host.run_config import flat_config
-from lox_host.writer import Run
+from lox_host.runs.run import Run
+from lox_host.runs.run_config import flat_config
 from lox_host.writers._media import check_kinds
 from lox_host.writers._run_info import run_title
 from lox_host.writers._tracker_rows import TrackerRow, free_name, tracker_rows

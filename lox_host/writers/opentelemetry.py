@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from lox_host.extras import import_extra
 from lox_host.rows import Batch
-from lox_host.run_config import flat_config
-from lox_host.writer import Run
+from lox_host.runs.run import Run
+from lox_host.runs.run_config import flat_config
 from lox_host.writers._tracker_rows import Number, tracker_rows
 
 # How many points wait for a receiver that is down; what comes after them is refused.

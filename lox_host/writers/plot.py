@@ -11,8 +11,8 @@ from lox_host.display.panels import Picture
 from lox_host.display.plot_outputs import Plot, PlotOutput, plot_outputs
 from lox_host.extras import import_extra
 from lox_host.rows import Batch
+from lox_host.runs.run import Run
 from lox_host.worker_thread import current_worker
-from lox_host.writer import Run
 
 SHARE = 0.1  # of the time that may be spent on drawing
 

@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from lox_host.rows import Batch, Block
+from lox_host.runs.run import Run
 from lox_host.store import Reader, reopen, retry_if_stale
 from lox_host.worker_thread import Worker
-from lox_host.writer import Run, Writer
+from lox_host.writer import Writer
 
 # How many rows a writer is given at once.
 ROWS = 10_000

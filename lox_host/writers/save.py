@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from lox_host.rows import Batch
+from lox_host.runs.run import Run
 from lox_host.store import (
     EarlierRuns,
     Session,
@@ -14,7 +15,7 @@ from lox_host.store import (
     check_mode,
     is_url,
 )
-from lox_host.writer import Run, Writer
+from lox_host.writer import Writer
 
 Environment: TypeAlias = Callable[[], Mapping[str, Any]]
 

@@ -2,8 +2,8 @@
 
 from lox_host.remote import Bucket, Uploader, begin_remote, spool_folder
 from lox_host.rows import Batch
+from lox_host.runs.run import Run
 from lox_host.store import check_mode
-from lox_host.writer import Run
 from lox_host.writers.save import Environment, SaveWriter
 
 # How many seconds the end of the last run waits for its uploads. Less than the default

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lox_host.rows import Batch
-from lox_host.run_config import flat_config
-from lox_host.writer import Run
+from lox_host.runs.run import Run
+from lox_host.runs.run_config import flat_config
 from lox_host.writers._events import Events
 from lox_host.writers._files import candidates, check_exists
 from lox_host.writers._json_values import to_json

@@ -9,8 +9,8 @@ from typing import Any
 
 from lox_host.extras import import_extra
 from lox_host.rows import Batch
-from lox_host.run_config import plain_config
-from lox_host.writer import Run
+from lox_host.runs.run import Run
+from lox_host.runs.run_config import plain_config
 from lox_host.writers._files import check_exists
 from lox_host.writers._media import Media, check_kinds
 from lox_host.writers._run_info import run_title

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lox.loggers import Run
-from lox_host.run_id import is_seed_known, run_key
+from lox_host.runs.run_id import is_seed_known, run_key
 
 
 def run(key=(0, 7), name="a run", **fields):

@@ -18,7 +18,7 @@ import pytest
 import lox
 from lox.loggers import ConsoleLogger, Logger, LoggerState, MultiLogger
 from lox_host import write_buffer
-from lox_host.run_id import run_name
+from lox_host.runs.run_id import run_name
 from support.kept import Kept, assert_kept
 from support.programs import PROGRAMS, Program
 from support.selection import thin

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from lox.loggers import Batch, Run
-from lox_host.run_id import run_name
+from lox_host.runs.run_id import run_name
 from lox_host.tree import leaves
 from support.truth import Record, assert_close
 

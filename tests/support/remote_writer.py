@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from lox_host.rows import Batch, Block, Form
-from lox_host.writer import Run
+from lox_host.runs.run import Run
 from lox_host.writers.save_remote import RemoteSaveWriter
 
 

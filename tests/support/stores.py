@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from lox_host.rows import Batch, Block, Form
-from lox_host.writer import Run
+from lox_host.runs.run import Run
 from lox_host.writers.save import SaveWriter
 
 

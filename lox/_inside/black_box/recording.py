@@ -31,8 +31,8 @@ from lox._stream.callbacks import call_soon, stop_program
 from lox._stream.packet import Packet
 from lox_host.display.values import short
 from lox_host.interrupts import interrupt
+from lox_host.runs.run import Run
 from lox_host.store import save_session
-from lox_host.writer import Run
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from lox_host.runs.run import Run
 from lox_host.store.format.frames import Frame
 from lox_host.store.format.journal import Entry
 from lox_host.store.format.layout import Layout, bad_fields, check, is_count
-from lox_host.writer import Run
 
 
 class Content(NamedTuple):

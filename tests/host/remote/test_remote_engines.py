@@ -16,8 +16,8 @@ import lox
 from lox_host.cli.main import main
 from lox_host.remote import Bucket, compact
 from lox_host.rows import Batch, Block, Form
+from lox_host.runs.run import Run
 from lox_host.store import open_store, read_key_rows
-from lox_host.writer import Run
 from lox_host.writers.save_remote import RemoteSaveWriter
 
 # Three jobs, with two runs of ten rows each, in objects of two rows.
@@ -223,7 +223,7 @@ def test_queries_in_sql_over_several_stores(bucket, capsys):
 
 
 def test_the_viewer_reads_stores_in_buckets(bucket, tmp_path, capsys, monkeypatch):
-    from lox_host.view import catalog as module
+    from lox_host.view.data import catalog as module
 
     for name in ("REMOTE", "SEARCH"):
         monkeypatch.setattr(module, name, 0.01)

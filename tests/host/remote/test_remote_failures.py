@@ -11,8 +11,8 @@ import pytest
 from lox_host.cli.main import main
 from lox_host.remote import Bucket, BucketError, push_others, uploader
 from lox_host.rows import Batch
+from lox_host.runs.run import Run
 from lox_host.store import open_store, read_key_rows
-from lox_host.writer import Run
 from lox_host.writers.save_remote import RemoteSaveWriter
 from support.remote_kills import disturb
 from support.remote_writer import block

@@ -15,7 +15,7 @@ import lox
 from lox_host.cli.main import main
 from lox_host.remote import Bucket
 from lox_host.rows import Batch
-from lox_host.writer import Run
+from lox_host.runs.run import Run
 from lox_host.writers.save_remote import RemoteSaveWriter
 from support.object_server import environment
 from support.remote_writer import block

@@ -132,7 +132,7 @@ def test_a_session_keeps_its_environment(tmp_path):
 
 PROGRAM = """
 import sys
-from lox_host.environment import host_environment
+from lox_host.runs.environment import host_environment
 print({name: host_environment().get(name) for name in ("commit", "dirty")})
 """
 

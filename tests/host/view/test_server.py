@@ -271,7 +271,7 @@ def test_a_run_that_was_run_again_is_shown_in_its_newest_session(tmp_path):
 
 
 def test_memory_is_freed_and_rows_are_read_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("lox_host.view.catalog.BUDGET", 40_000)
+    monkeypatch.setattr("lox_host.view.data.catalog.BUDGET", 40_000)
     values = {f"k{i}": np.full((500, 10), float(i)) for i in range(5)}
     write_matrix(tmp_path, [{}] * 10, values, np.arange(500))
     viewer = Viewer([tmp_path])

@@ -19,9 +19,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lox_host.run_id import Key, candidate_ids
-from lox_host.run_names import default_name, format_name, free_name
-from lox_host.writer import Run
+from lox_host.runs.run import Run
+from lox_host.runs.run_id import Key, candidate_ids
+from lox_host.runs.run_names import default_name, format_name, free_name
 
 # Takes a name and a proposed value, and returns the value on which all processes agree.
 Agree = Callable[[str, str], str]

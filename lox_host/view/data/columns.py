@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from lox_host.runs.run import Run
 from lox_host.store import (
     ROW,
     RUN,
@@ -34,9 +35,8 @@ from lox_host.store import (
     Reader,
     StaleSession,
 )
-from lox_host.view.frame_columns import FrameColumns, runs_of
-from lox_host.view.series import Part, make_parts, to_float
-from lox_host.writer import Run
+from lox_host.view.data.frame_columns import FrameColumns, runs_of
+from lox_host.view.data.series import Part, make_parts, to_float
 
 # Positions that are not steps: the number of a row in its run, and the seconds from the
 # start of the run until the row reached the host.

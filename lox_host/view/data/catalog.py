@@ -17,10 +17,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from lox_host.store import Path, find_stores, is_url, open_store
-from lox_host.view.columns import ROWS, TIME, Leaf, SessionColumns
-from lox_host.view.resumed import Piece, join
-from lox_host.view.series import Part, make_parts
-from lox_host.view.session import REMOTE, ViewRun, ViewSession, flat_config
+from lox_host.view.data.columns import ROWS, TIME, Leaf, SessionColumns
+from lox_host.view.data.resumed import Piece, join
+from lox_host.view.data.series import Part, make_parts
+from lox_host.view.data.session import REMOTE, ViewRun, ViewSession, flat_config
 
 # How many bytes the rows of all keys may take. Beyond that, the oldest ones are forgotten.
 BUDGET = 400 << 20

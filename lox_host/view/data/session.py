@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from lox_host.runs.run import Run
 from lox_host.store import is_locked, open_session, url_of
-from lox_host.view.columns import SessionColumns
-from lox_host.writer import Run
+from lox_host.view.data.columns import SessionColumns
 
 REMOTE = 5.0  # seconds between two polls of object storage
 # A session without an end counts as running for this many seconds after its last change. A

@@ -19,8 +19,8 @@ import string
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from lox_host.run_config import flat_config
-from lox_host.run_id import Key, is_seed_known, run_name, run_seed
+from lox_host.runs.run_config import flat_config
+from lox_host.runs.run_id import Key, is_seed_known, run_name, run_seed
 
 # What a name may refer to beside entries of the configuration, which take precedence.
 SEED, INDEX = "seed", "index"
