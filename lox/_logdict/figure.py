@@ -8,13 +8,8 @@ import numpy as np
 
 from lox._logdict.numpy import HasRows, flat_rows, to_numpy
 from lox_host.display.bands import BANDS
-from lox_host.display.curves import Curve, curves_of, scalar_steps
-from lox_host.display.heat_map import (
-    HeatMap,
-    draw_heat_map,
-    heat_maps_of,
-    histogram_names,
-)
+from lox_host.display.curves import Curve, scalar_steps
+from lox_host.display.heat_map import HeatMap, draw_heat_map, drawn_of
 from lox_host.display.panels import add_legend, draw_panel, grid, label_axes
 from lox_host.extras import import_extra
 from lox_host.rows import FlatRows
@@ -86,14 +81,8 @@ def _drawn(
             _check_key(rows, name, x)
     drawn: list[Curve | HeatMap] = []
     for name in names:
-        drawn += heat_maps_of(rows[name], x)
-        # Values that no bin has are worth a curve only if there are any.
-        unbinned = {f"{h}/nonfinite" for h in histogram_names(rows[name])}
-        drawn += [
-            curve
-            for curve in curves_of(rows[name], x)
-            if curve.name not in unbinned or rows[name].arrays[curve.name].any()
-        ]
+        heat_maps, curves = drawn_of(rows[name], x)
+        drawn += [*heat_maps, *curves]
     if drawn:
         return drawn
     what = "these logs" if keys is None else f"the keys {sorted(names)}"

@@ -135,7 +135,7 @@ def _add_tail(commands: Commands) -> None:
 
 
 def _add_plot(commands: Commands) -> None:
-    plot = _command(commands, "plot", "draw curves of runs in an image file")
+    plot = _command(commands, "plot", "draw curves and histograms of runs in an image file")
     _add_where(plot, "*", RUN)
     _add_keys(plot, "draw a panel for this key; may be repeated (default: all numbers)")
     plot.add_argument(

@@ -1,4 +1,4 @@
-"""`lox plot`: draw curves of runs."""
+"""`lox plot`: draw curves of runs, and histograms over time as heat maps."""
 
 import dataclasses
 import itertools as it
@@ -7,22 +7,32 @@ from typing import TYPE_CHECKING
 
 from lox_host.cli.errors import CLIError
 from lox_host.display.bands import BANDS
-from lox_host.display.curves import Curve, curves_of
-from lox_host.display.panels import add_legend, draw_panel, grid, label_axes
+from lox_host.display.curves import Curve
+from lox_host.display.heat_map import HeatMap, add_up, draw_heat_map, drawn_of
+from lox_host.display.panels import add_legend, draw_panel, grid, label_axes, set_note
 from lox_host.display.text import clean, count
 from lox_host.extras import import_extra
 from lox_host.reading.fields import field, in_words, sort_key
 from lox_host.reading.names import find_names, matches, missing_key, wanted_names
 from lox_host.reading.runs import describe_runs, select_meant
 from lox_host.reading.select import SelectedRun, by_session
-from lox_host.store import KeyRows, read_key_rows, retry_if_stale
+from lox_host.store import read_key_rows, retry_if_stale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The curve of all runs that are drawn together, by name.
-Curves = dict[str, Curve]
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """What is drawn of runs that are drawn together, by name."""
+
+    curves: dict[str, Curve]
+    heat_maps: dict[str, HeatMap]
+
+    @property
+    def names(self) -> list[str]:
+        return [*self.curves, *self.heat_maps]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,11 +71,12 @@ def plot(
     matplotlib.use("agg")
     runs = _groups(where, by, condition)
     together = [run for group in runs.values() for run in group]
-    curves = {text: _curves(selected, keys, x) for text, selected in runs.items()}
-    names = wanted_names(dict.fromkeys(it.chain(*curves.values())), keys)
+    groups = {text: _group(selected, keys, x) for text, selected in runs.items()}
+    every = it.chain.from_iterable(group.names for group in groups.values())
+    names = wanted_names(dict.fromkeys(every), keys)
     _check(names, together, keys, x)
     look = Style(None if band == "none" else band, smooth, log)
-    figure = _draw(names, curves, look)
+    figure = _draw(names, groups, look)
     try:
         figure.savefig(out, dpi=150)
     except (OSError, ValueError) as error:
@@ -92,36 +103,35 @@ def _groups(
     return groups
 
 
-def _curves(runs: Sequence[SelectedRun], keys: Sequence[str], x: str | None) -> Curves:
-    """Return the curves of some runs by name, each with the lines of all runs."""
-    curves: Curves = {}
+def _group(runs: Sequence[SelectedRun], keys: Sequence[str], x: str | None) -> Group:
+    """Return what is drawn of some runs, each of whose curves has the lines of all runs."""
+    curves: dict[str, list[Curve]] = {}
+    heat_maps: dict[str, list[HeatMap]] = {}
     for reader, selected in by_session(runs).items():
         wanted = _concerned(reader.keys, keys)
         key_rows = read_key_rows(reader, [run.id for run in selected], wanted)
         for id, rows in key_rows.items():
-            for curve in _curves_of_run(rows, keys, x, reader.runs[id].start):
-                # Runs that are drawn together are one curve with several lines.
-                before = curves.get(curve.name)
-                points = [*(before.points if before else ()), *curve.points]
-                curves[curve.name] = dataclasses.replace(
-                    before or curve,
-                    points=points,
-                    is_batch=len(points) > 1,
-                    runs=before.runs + 1 if before else 1,
-                )
-    return curves
+            for key, of_key in rows.items():
+                # Without `-k`, skip keys that were logged only once.
+                if keys or of_key.has_time:
+                    time = of_key.time - reader.runs[id].start
+                    since_start = dataclasses.replace(of_key, time=time)
+                    of_run = drawn_of(since_start.flat(key), x)
+                    for heat_map in of_run[0]:
+                        heat_maps.setdefault(heat_map.name, []).append(heat_map)
+                    for curve in of_run[1]:
+                        curves.setdefault(curve.name, []).append(curve)
+    return Group(
+        {name: _joined(of_runs) for name, of_runs in curves.items()},
+        {name: add_up(of_runs) for name, of_runs in heat_maps.items()},
+    )
 
 
-def _curves_of_run(
-    key_rows: dict[str, KeyRows], keys: Sequence[str], x: str | None, start: float
-) -> list[Curve]:
-    curves = []
-    for key, rows in key_rows.items():
-        # Without `-k`, skip keys that were logged only once.
-        if keys or rows.has_time:
-            since_start = dataclasses.replace(rows, time=rows.time - start)
-            curves += curves_of(since_start.flat(key), x)
-    return curves
+def _joined(curves: Sequence[Curve]) -> Curve:
+    points = [line for curve in curves for line in curve.points]
+    return dataclasses.replace(
+        curves[0], points=points, is_batch=len(points) > 1, runs=len(curves)
+    )
 
 
 def _concerned(known: Sequence[str], asked: Sequence[str]) -> list[str]:
@@ -152,38 +162,58 @@ def _check(
         )
 
 
-def _draw(names: Sequence[str], curves: dict[str, Curves], look: Style) -> "Figure":
+def _draw(names: Sequence[str], groups: Mapping[str, Group], look: Style) -> "Figure":
+    """Draw a panel for the curves of each name, and one for each of its heat maps."""
+    curves = {
+        name: {text: g.curves[name] for text, g in groups.items() if name in g.curves}
+        for name in names
+    }
+    heat_maps = [
+        (text, group.heat_maps[name])
+        for name in names
+        for text, group in groups.items()
+        if name in group.heat_maps
+    ]
+    curves = {name: by_group for name, by_group in curves.items() if by_group}
     plt = import_extra("matplotlib.pyplot", "`lox plot`", "plot")
     figure = plt.figure(layout="constrained")
-    axes = grid(figure, len(names))
-    has_legend = len(curves) > 1
-    smoothed = f"smoothed over {look.smooth} rows" if look.smooth > 1 else ""
-    for name, ax in zip(names, axes, strict=True):
-        band = ""
-        for text, by_name in curves.items():
-            if name not in by_name:
-                continue
-            curve = by_name[name]
-            # Of a key that `vmap` gave an axis, each example is a line.
-            has_elements = len(curve.points) != curve.runs
-            noun = "element" if has_elements else "run"
-            of = f" of {count(curve.runs, 'run')}" if has_elements else ""
-            panel = curve.panel(look.band, noun, of, look.smooth)
-            label = None
-            if has_legend:
-                parts = clean(text), curve.summary(noun, of)
-                label = ", ".join(part for part in parts if part)
-                if panel.band is not None and look.band is not None:
-                    band = BANDS[look.band].text
-                panel = panel._replace(note="\n".join(filter(None, [band, smoothed])))
-            draw_panel(ax, panel, label)
-            label_axes(ax, curve.step, name)
-        _scale_axes(
-            ax, [by_name[name] for by_name in curves.values() if name in by_name], look
-        )
+    axes = iter(grid(figure, len(curves) + len(heat_maps)))
+    has_legend = len(groups) > 1
+    for name, by_group in curves.items():
+        _draw_curves(next(axes), name, by_group, look, has_legend)
+    for text, heat_map in heat_maps:
+        ax = next(axes)
+        draw_heat_map(ax, heat_map)
+        label_axes(ax, heat_map.step, heat_map.name)
         if has_legend:
-            add_legend(ax)
+            set_note(ax, clean(text))
     return figure
+
+
+def _draw_curves(
+    ax: "Axes", name: str, curves: Mapping[str, Curve], look: Style, has_legend: bool
+) -> None:
+    """Draw the curves of one name, of which each group of runs has one."""
+    band = ""
+    smoothed = f"smoothed over {look.smooth} rows" if look.smooth > 1 else ""
+    for text, curve in curves.items():
+        # Of a key that `vmap` gave an axis, each example is a line.
+        has_elements = len(curve.points) != curve.runs
+        noun = "element" if has_elements else "run"
+        of = f" of {count(curve.runs, 'run')}" if has_elements else ""
+        panel = curve.panel(look.band, noun, of, look.smooth)
+        label = None
+        if has_legend:
+            parts = clean(text), curve.summary(noun, of)
+            label = ", ".join(part for part in parts if part)
+            if panel.band is not None and look.band is not None:
+                band = BANDS[look.band].text
+            panel = panel._replace(note="\n".join(filter(None, [band, smoothed])))
+        draw_panel(ax, panel, label)
+        label_axes(ax, curve.step, name)
+    _scale_axes(ax, [*curves.values()], look)
+    if has_legend:
+        add_legend(ax)
 
 
 def _scale_axes(ax: "Axes", curves: Sequence[Curve], look: Style) -> None:
@@ -197,5 +227,4 @@ def _scale_axes(ax: "Axes", curves: Sequence[Curve], look: Style) -> None:
         if hidden:
             title = ax.get_title(loc="right")
             what = f"{count(hidden, 'point')} with {'xy'[axis]} ≤ 0 not shown"
-            note = "\n".join(filter(None, [title, what]))
-            ax.set_title(note, loc="right", fontsize="small", color="0.4", parse_math=False)
+            set_note(ax, "\n".join(filter(None, [title, what])))

@@ -14,6 +14,7 @@ at the steps 0, 1, 2, where each reaches: 4, 4, 2.
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -136,23 +137,10 @@ def curves_of(rows: FlatRows, x: str | None) -> list[Curve]:
             time at which it reached the host, or None for `step`, or else the first by
             name, or else the row. There is no curve if the key has no such step.
     """
-    names = scalar_steps(rows)
-    is_timed = x == "time" and x not in names and rows.time is not None
-    if x not in (None, "row", *names) and not is_timed:
+    found = positions_of(rows, x)
+    if found is None:
         return []
-    step = x or next(iter(names), "row")
     shape = len(rows), *rows.examples
-    is_logged = np.ones(shape, bool) if rows.valid is None else rows.valid
-    if step in rows.steps:
-        positions = rows.steps[step]
-        is_logged = is_logged & rows.masks.get(step, np.True_)
-    elif is_timed:
-        step = "seconds"
-        positions = np.broadcast_to(rows.time.reshape(-1, *[1] * len(rows.examples)), shape)  # pyright: ignore[reportOptionalMemberAccess]
-        is_logged = is_logged & np.isfinite(positions)
-    else:
-        # Rows are numbered without those that were not logged.
-        positions = np.cumsum(is_logged, axis=0) - 1
 
     def by_example(array: np.ndarray) -> np.ndarray:
         # (rows, *examples) -> (examples, rows); -1 would not do, as there may be no rows.
@@ -160,15 +148,49 @@ def curves_of(rows: FlatRows, x: str | None) -> list[Curve]:
 
     def points(values: np.ndarray) -> list[Points]:
         lines = []
-        for x, y, ok in zip(*map(by_example, (positions, values, is_logged)), strict=True):
+        arrays = found.values, values, found.is_logged
+        for x, y, ok in zip(*map(by_example, arrays), strict=True):
             lines.append((x[ok].astype(np.float64), y[ok].astype(np.float64)))
         return lines
 
     return [
-        Curve(name, step, points(values), is_batch=len(rows.examples) > 0)
+        Curve(name, found.step, points(values), is_batch=len(rows.examples) > 0)
         for name, values in rows.arrays.items()
         if values.ndim == len(shape) and _is_real(values.dtype)
     ]
+
+
+class Positions(NamedTuple):
+    """Where the rows of a key are on the x axis.
+
+    Attributes:
+        step: The name of the step, `"row"` or `"seconds"`.
+        values: The position of each row and example, `(rows, *examples)`.
+        is_logged: Which of them were logged with this step.
+    """
+
+    step: str
+    values: np.ndarray
+    is_logged: np.ndarray
+
+
+def positions_of(rows: FlatRows, x: str | None) -> Positions | None:
+    """Return where the rows are. `x` is as for `curves_of`. None: there is no such step."""
+    names = scalar_steps(rows)
+    shape = len(rows), *rows.examples
+    is_logged = np.ones(shape, bool) if rows.valid is None else rows.valid
+    if x == "time" and x not in names and rows.time is not None:
+        times = rows.time.reshape(-1, *[1] * len(rows.examples))
+        times = np.broadcast_to(times, shape)
+        return Positions("seconds", times, is_logged & np.isfinite(times))
+    if x not in (None, "row", *names):
+        return None
+    step = x or next(iter(names), "row")
+    if step in rows.steps:
+        has_step = rows.masks.get(step, np.True_)
+        return Positions(step, rows.steps[step], is_logged & has_step)
+    # Rows are numbered without those that were not logged.
+    return Positions(step, np.cumsum(is_logged, axis=0) - 1, is_logged)
 
 
 def scalar_steps(rows: FlatRows) -> list[str]:

@@ -10,11 +10,13 @@ taken to be spread evenly over it.
 """
 
 import dataclasses
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lox_host.display.curves import scalar_steps
+from lox_host.display.curves import Curve, Positions, curves_of, positions_of
 from lox_host.histogram import FIELDS, is_histogram
 from lox_host.rows import FlatRows
 
@@ -61,48 +63,69 @@ def histogram_names(rows: FlatRows) -> list[str]:
 
 def heat_maps_of(rows: FlatRows, x: str | None) -> list[HeatMap]:
     """Return a heat map for each histogram of a key. `x` is as for `curves_of`."""
-    names = scalar_steps(rows)
-    if not rows.has_time or x not in (None, "row", *names):
+    positions = positions_of(rows, x)
+    if positions is None or not rows.has_time:
         return []
-    step = x or next(iter(names), "row")
-    return [_heat_map(rows, name, step) for name in histogram_names(rows)]
+    return [_heat_map(rows, name, positions) for name in histogram_names(rows)]
 
 
-def _heat_map(rows: FlatRows, name: str, step: str) -> HeatMap:
+def drawn_of(rows: FlatRows, x: str | None) -> tuple[list[HeatMap], list[Curve]]:
+    """Return all that is drawn of a key. `x` is as for `curves_of`."""
+    # Values that no bin has are worth a curve only if there are any.
+    unbinned = {f"{histogram}/nonfinite" for histogram in histogram_names(rows)}
+    curves = [
+        curve
+        for curve in curves_of(rows, x)
+        if curve.name not in unbinned or rows.arrays[curve.name].any()
+    ]
+    return heat_maps_of(rows, x), curves
+
+
+def _heat_map(rows: FlatRows, name: str, positions: Positions) -> HeatMap:
     counts, edges = (rows.arrays[f"{name}/{field}"] for field in FIELDS[:2])
-    length = len(counts)
-    # (rows, *examples, bins) -> (rows, examples, bins)
-    counts = counts.reshape(length, -1, counts.shape[-1]).astype(np.float64)
-    edges = edges.reshape(length, -1, edges.shape[-1]).astype(np.float64)
-    is_logged = np.ones(counts.shape[:2], bool)
-    if rows.valid is not None:
-        is_logged = rows.valid.reshape(is_logged.shape)
-    if step in rows.steps:
-        positions = rows.steps[step].reshape(length, -1).astype(np.float64)
-        if step in rows.masks:
-            is_logged = is_logged & rows.masks[step].reshape(is_logged.shape)
-        # Examples log a row at the same step, or else the first of them counts.
-        first = np.argmax(is_logged, 1)[:, None]
-        positions = np.take_along_axis(positions, first, 1)[:, 0]
-    else:
-        positions = np.arange(length, dtype=np.float64)
+
+    def flat(array: np.ndarray, *bins: int) -> np.ndarray:
+        # (rows, *examples, bins) -> (rows, examples, bins)
+        return array.reshape(len(rows), math.prod(rows.examples), *bins).astype(np.float64)
+
+    is_logged = flat(positions.is_logged) > 0
+    counts, edges = flat(counts, counts.shape[-1]), flat(edges, edges.shape[-1])
     # Histograms of all examples of a row are added up.
     common = _common_edges(edges[is_logged])
-    total = np.zeros((length, len(common) - 1))
+    total = np.zeros((len(rows), len(common) - 1))
     for i, example in np.argwhere(is_logged):
         total[i] += _rebinned(counts[i, example], edges[i, example], common)
     kept = is_logged.any(1)
-    order = np.argsort(positions[kept], kind="stable")
-    return HeatMap(name, step, positions[kept][order], total[kept][order], common)
+    # Examples log a row at the same step, or else the first of them counts.
+    at = flat(positions.values)[kept, np.argmax(is_logged[kept], 1)]
+    order = np.argsort(at, kind="stable")
+    return HeatMap(name, positions.step, at[order], total[kept][order], common)
 
 
-def _common_edges(edges: np.ndarray) -> np.ndarray:
+def add_up(heat_maps: Sequence[HeatMap]) -> HeatMap:
+    """Add up the histograms of several runs at each step. They have one name."""
+    common = _common_edges([heat_map.edges for heat_map in heat_maps])
+    positions = np.unique(np.concatenate([each.positions for each in heat_maps]))
+    counts = np.zeros((len(positions), len(common) - 1))
+    for heat_map in heat_maps:
+        rows = np.searchsorted(positions, heat_map.positions)
+        for i, row in zip(rows, heat_map.counts, strict=True):
+            counts[i] += _rebinned(row, heat_map.edges, common)
+    return dataclasses.replace(
+        heat_maps[0], positions=positions, counts=counts, edges=common
+    )
+
+
+def _common_edges(edges: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
     """Return the edges that all histograms have, or else equal bins over all of them."""
     if not len(edges):
         return np.array([0.0, 1.0])
-    if (edges == edges[0]).all():
+    if all(np.array_equal(each, edges[0]) for each in edges):
         return edges[0]
-    return np.linspace(edges.min(), edges.max(), BINS + 1)
+    low, high = (
+        choose(each[end] for each in edges) for choose, end in ((min, 0), (max, -1))
+    )
+    return np.linspace(low, high, BINS + 1)
 
 
 def _rebinned(counts: np.ndarray, edges: np.ndarray, common: np.ndarray) -> np.ndarray:

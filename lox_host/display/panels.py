@@ -148,7 +148,12 @@ def draw_panel(ax: "Axes", panel: Panel, label: str | None = None) -> None:
     if panel.marks is not None:
         x = {"linestyle": "none", "marker": "x", "color": "tab:red", "zorder": 4}
         ax.plot(*panel.marks, **x, label="_not finite")
-    ax.set_title(panel.note, loc="right", fontsize="small", color="0.4", parse_math=False)
+    set_note(ax, panel.note)
+
+
+def set_note(ax: "Axes", text: str) -> None:
+    """Write what a panel shows above it, on the right."""
+    ax.set_title(text, loc="right", fontsize="small", color="0.4", parse_math=False)
 
 
 def _style(values: np.ndarray) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import lox
+from lox_host.cli.main import main
 from lox_host.display.heat_map import heat_maps_of
 from lox_host.display.values import short
 from lox_host.rows import FlatRows
@@ -76,6 +77,58 @@ def test_rows_that_were_not_logged_are_not_drawn():
     (found,) = heat_maps_of(FlatRows(arrays, steps, {}, valid, (), True), None)
     assert found.positions.tolist() == [3, 5]
     assert found.counts.tolist() == [[1, 1], [1, 1]]
+
+
+def test_histograms_without_rows_are_drawn_as_nothing():
+    arrays = {"h/counts": np.zeros((0, 2)), "h/edges": np.zeros((0, 3))}
+    arrays["h/nonfinite"] = np.zeros(0)
+    (found,) = heat_maps_of(FlatRows(arrays, {}, {}, None, (), True), None)
+    assert len(found.positions) == len(found.counts) == 0
+
+
+def test_the_command_line_adds_up_the_histograms_of_runs(tmp_path, monkeypatch):
+    """The second run has other edges, and one row more."""
+    pytest.importorskip("matplotlib").use("agg")
+    import matplotlib.pyplot as plt
+
+    edges = np.array([0.0, 1.0, 2.0, 3.0])
+    values = {0: VALUES[:2], 1: VALUES[[0, 1, 0]]}
+    log = lox.loggers.SaveLogger(tmp_path / "store")
+    for seed, rows in values.items():
+        run = log.init(seed)
+        log.tap(counting(edges * (1 + seed)), run)(rows)
+        log.finish(run)
+    monkeypatch.chdir(tmp_path)
+
+    def plotted(*args):
+        plt.close("all")
+        assert main(["plot", *args]) == 0
+        (figure,) = map(plt.figure, plt.get_fignums())
+        return figure
+
+    figure = plotted("store", "-k", "h")
+    shares, corners = quads(figure)
+    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("epoch", "h")
+    np.testing.assert_allclose(corners[0, :, 0], [-1, 1, 3, 5])
+    np.testing.assert_allclose([corners[0, 0, 1], corners[-1, 0, 1]], [0, 4], atol=0.1)
+    shares = shares.reshape(-1, 3)
+    np.testing.assert_allclose(shares.sum(0), 1)
+    # All values of the first row are below 1 in the first run. The second run only knows
+    # that they are below 2, so half of them are taken to be.
+    below = np.interp(1, corners[1:, 0, 1], np.cumsum(shares[:, 0]))
+    np.testing.assert_allclose(below, 0.75, atol=0.02)
+
+    figure = plotted("store/seed0", "store/seed1", "-k", "h", "-x", "row")
+    assert [ax.get_title(loc="right") for ax in figure.axes] == [
+        "store/seed0",
+        "store/seed1",
+    ]
+    for ax, rows, width in zip(figure.axes, values.values(), (1, 2), strict=True):
+        counts = np.stack([np.histogram(row, edges * width)[0] for row in rows])
+        counts = counts[:, : np.flatnonzero(counts.any(0))[-1] + 1]
+        (mesh,) = ax.collections
+        found = np.asarray(mesh.get_array()).reshape(counts.T.shape)
+        np.testing.assert_allclose(found, (counts / counts.sum(1, keepdims=True)).T)
 
 
 def test_a_histogram_is_short():

@@ -1103,7 +1103,10 @@ def test_import_brings_jax_and_numpy_only():
         "lox_host.host_logger",
         "lox_host.wide_table",
     }
-    others |= {"lox_host.wide_table", "lox_host.display.curves", "jax._src.pallas.core"}
+    others |= {"lox_host.wide_table", "lox_host.display.curves"}
+    # For older versions, a patch replaces what only `jax.extend` makes public.
+    if jax.__version_info__ >= (0, 12):
+        others |= {"jax._src.pallas.core"}
     code = f"import sys, lox; print({others} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "set()", done.stderr
