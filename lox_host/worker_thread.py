@@ -210,12 +210,11 @@ class Worker:
     def _work(self) -> None:
         _thread_local.worker = self
         while not (self._is_stopping and self._queue.empty()):
-            # Wait for the next call, but no longer than until a flush is due.
-            try:
-                call, nbytes = self._queue.get(timeout=self._seconds_until_due())
-            except queue.Empty:
-                call, nbytes = _nothing, 0
-            self._make(call, nbytes)
+            # Wait for the next call, but no longer than until a flush is due. No variable
+            # keeps the call: it may hold arrays of JAX, and to free these while the
+            # interpreter shuts down would abort the process.
+            with contextlib.suppress(queue.Empty):
+                self._make(*self._queue.get(timeout=self._seconds_until_due()))
             if self._due:
                 self._make(lambda: self.flush(time.monotonic()), 0)
             # Let calls gather before this thread takes the interpreter lock again.

@@ -191,13 +191,14 @@ def _wait_for_call(call: Callable[[], bool]) -> bool:
 
 def _wait_for_programs_of_callbacks() -> bool:
     """Wait for programs that callbacks have started, and return whether there were any."""
-    if not callback_thread.is_current() or not host_call.has_started_programs():
+    has_started = host_call.has_started_programs() or _arriving
+    if not callback_thread.is_current() or not has_started:
         return False
     # These programs may send packets, and this thread, which empties the queue, waits here.
     # So the queue must not be bounded.
     with callback_thread.unbounded():
         try:
-            jax.effects_barrier()
+            wait_for_packets()
         except Exception as error:
             _failures.add("A host call", error)
     return True
@@ -224,7 +225,8 @@ class _End:
 
     def wait(self) -> None:
         """Wait for all programs and callbacks, unless a callback does not return."""
-        if self.is_given_up or not callback_thread.is_running():
+        has_begun = callback_thread.is_running() or _arrival_thread.is_running()
+        if self.is_given_up or not has_begun:
             return
         self._begun = time.monotonic()
         self._is_waiting.set()

@@ -1,5 +1,6 @@
 """A jitted step in a Python loop is tapped without host calls, and nobody can tell."""
 
+import functools as ft
 import subprocess
 import sys
 import time
@@ -195,13 +196,49 @@ def test_a_logger_that_is_to_raise_stops_the_loop():
         loop()
 
 
+def test_barrier_waits_for_those_of_steps_that_callbacks_call():
+    kept = []
+
+    class Keep:
+        def write(self, batch):
+            kept.extend(row.values["x"].item() for row in batch.rows())
+
+        open = flush = close = lambda self, *run: None
+
+    def slow(x):
+        y = jnp.full((300, 300), x)
+        y = jax.lax.fori_loop(0, 100, lambda i, y: jnp.tanh(y @ y), y)
+        lox.log({"x": x + 0 * y[0, 0]})
+
+    logger = lox.loggers.Logger(Keep())
+    tapped = logger.tap(jax.jit(slow), logger.init(0))
+
+    def callback(data):
+        tapped(data["x"])
+
+    @jax.jit
+    @ft.partial(lox.tap, callback=callback)
+    def loop(xs):
+        jax.lax.scan(lambda _, x: (_, lox.log({"x": x})), None, xs)
+
+    loop(jnp.arange(3.0))
+    lox.barrier()
+    assert kept == [0, 1, 2]
+
+
 EXIT = """
-import jax, lox, sys
+import jax, jax.numpy as jnp, lox, sys
+
+def slow(x):
+    # The process ends long before this has been computed.
+    ones = jnp.full((300, 300), 1.0)
+    return jax.lax.fori_loop(0, 100, lambda i, y: jnp.tanh(y @ y + x), ones)[0, 0]
+
 logger = lox.loggers.SaveLogger(sys.argv[1])
 run = logger.init(0)
-step = logger.tap(jax.jit(lambda x: lox.log({"x": x}) and x + 1), run)
+step = logger.tap(jax.jit(lambda x: lox.log({"x": x, "y": slow(x)}) and x + 1), run)
 x = 0
-for _ in range(30):
+for _ in range(10):
     x = step(x)
 """
 
@@ -211,4 +248,4 @@ def test_the_end_of_the_process_waits_for_them(tmp_path):
     command = [sys.executable, "-c", EXIT, str(store)]
     found = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert (found.returncode, found.stderr) == (0, "")
-    assert lox.load(store)["x"].tolist() == list(range(30))
+    assert lox.load(store)["x"].tolist() == list(range(10))
