@@ -1,6 +1,5 @@
 """`bind`: give context to every record that a function logs."""
 
-import dataclasses
 import functools as ft
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -18,6 +17,7 @@ from lox._jax.types import AnyArray, PyTree
 from lox._rows.collected import Collected
 from lox._rows.rows import Where, static
 from lox._rows.types import P, R
+from lox_host.frozen import frozen
 
 
 def bind(
@@ -83,7 +83,7 @@ def _annotated(
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Annotate(Handler):
     """Log each record again with more context, for the transformations around.
 

@@ -42,10 +42,11 @@ from lox._rows.reductions import ReductionLike, reduction_named
 from lox._rows.rows import Rows, Where, static
 from lox._rows.side_by_side import SideBySide, entry_key
 from lox._rows.types import Splits
+from lox_host.frozen import frozen
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Collect(Handler):
     """Collect the selected keys, and pass other keys on outwards.
 

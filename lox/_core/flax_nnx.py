@@ -26,6 +26,7 @@ from types import ModuleType
 import jax
 
 from lox._jax.types import PyTree
+from lox_host.frozen import frozen
 
 # Names our level in flax's stack of contexts.
 _TAG = "lox"
@@ -85,7 +86,7 @@ class _Form:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class _Output:
     """What a pure function returns.
 

@@ -17,7 +17,6 @@ them are in `mask.py`, `Collect` is in `collect.py`, `Tap` and `Count` are in `l
 """
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self
 
@@ -40,6 +39,7 @@ from lox._jax.sharding import Division
 from lox._jax.types import AnyArray, Atom, Code, Params, Program, PyTree
 from lox._rows.collected import Collected, Keys, Threaded
 from lox._rows.rows import Where
+from lox_host.frozen import frozen
 
 
 class Stop(Protocol):
@@ -270,13 +270,13 @@ class Handler:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Idle(Handler):
     """Leave everything as it is."""
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Forward(Handler):
     """Log each record again, for the transformations around."""
 
@@ -289,7 +289,7 @@ class Forward(Handler):
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Drop(Handler):
     """Drop all records."""
 
@@ -305,7 +305,7 @@ class Drop(Handler):
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Strip(Drop):
     """Drop all records, and what is written into rings."""
 

@@ -24,7 +24,6 @@ always meets records in the order of the program.
 """
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -45,13 +44,14 @@ from lox._jax.extend import ClosedJaxpr, JaxprEqn, Literal
 from lox._jax.types import AnyArray, Atom, Program, PyTree
 from lox._rows.collected import Collected, Threaded
 from lox._rows.rows import Where
+from lox_host.frozen import frozen
 
 G = TypeVar("G", bound=Handler)
 H = TypeVar("H", bound=Handler)
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Interpreter(Generic[H]):
     """Evaluates programs with a handler.
 

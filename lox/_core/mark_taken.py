@@ -7,7 +7,6 @@ It is a `Mask` that also puts a mark behind each equation that computes floats, 
                                    y' = lox_taken y condition
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,15 +19,16 @@ from lox._core.rules.registry import rule_of
 from lox._jax import equations
 from lox._jax.examples import mark_taken
 from lox._jax.extend import Jaxpr, JaxprEqn, Var
+from lox_host.frozen import frozen
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class _Marked:
     variables: Sequence[Var]
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class MarkTaken(Mask):
     """Mask records, and mark values, by the same conditions."""
 

@@ -18,7 +18,6 @@ The rules that use them are in `rules/exact_vmap.py` and `rules/exact_grad.py`.
 """
 
 import abc
-import dataclasses
 from collections.abc import Sequence
 from typing import Self
 
@@ -31,6 +30,7 @@ from lox._core.record import RECORD_EFFECTS, C, Delivery, Record, bind, log_p
 from lox._jax.types import AnyArray, Code, Params
 from lox._rows.collected import Collected
 from lox._rows.rows import Branch, Where, static
+from lox_host.frozen import frozen
 
 
 class Rewrite(Handler, abc.ABC):
@@ -52,7 +52,7 @@ class Rewrite(Handler, abc.ABC):
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Mask(Rewrite):
     """Make records valid only where all conditions hold.
 
@@ -108,7 +108,7 @@ class Mask(Rewrite):
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Anchor(Rewrite):
     """Tie records to `counter`, so that they stay in the loop that counts it."""
 

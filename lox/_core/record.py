@@ -38,11 +38,12 @@ from lox._logdict.logdict import logdict
 from lox._rows.reductions import ReductionLike
 from lox._rows.rows import Branch, Rows, Where
 from lox._rows.types import Splits
+from lox_host.frozen import frozen
 
 C = TypeVar("C", bound="Carried")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class Carried:
     """What a primitive of lox carries: something that examples of a batch have logged.
 
@@ -58,6 +59,7 @@ class Carried:
         exact: Whether `valid` only says which examples took `path`.
     """
 
+    _: dataclasses.KW_ONLY
     valid: AnyArray = None
     anchors: tuple[AnyArray, ...] = ()
     examples: tuple[AnyArray, ...] = ()
@@ -87,7 +89,7 @@ class Carried:
 
 
 @jax.tree_util.register_pytree_node_class
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class Record(Carried):
     """What one call of `log` logged.
 
@@ -103,6 +105,7 @@ class Record(Carried):
             logged, or its keys are complete.
     """
 
+    _: dataclasses.KW_ONLY
     values: tuple[PyTree, ...]
     steps: dict[str, AnyArray]
     keys: tuple[str, ...] = ()
@@ -147,7 +150,7 @@ class Record(Carried):
 
 
 @jax.tree_util.register_pytree_node_class
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@frozen
 class Delivery(Carried):
     """Rows that one host call brings, and the run that they belong to.
 
@@ -156,6 +159,7 @@ class Delivery(Carried):
         run: The number or the key of the run, `*batch, ...`. None: there is none.
     """
 
+    _: dataclasses.KW_ONLY
     logs: logdict
     run: AnyArray = None
 

@@ -27,11 +27,12 @@ from lox._jax import sharding, tracing
 from lox._jax.equations import close
 from lox._jax.extend import ClosedJaxpr
 from lox._jax.types import AnyArray, Params, Program, PyTree
+from lox_host.frozen import frozen
 
 T = TypeVar("T")
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Staged:
     """A function traced into a program, to be called with the leaves of its arguments.
 
@@ -145,7 +146,7 @@ def carry_predicate(params: Params) -> Params:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class _Held:
     """A program as a static argument. JAX compares programs by identity."""
 
@@ -169,7 +170,7 @@ def _first(body: ClosedJaxpr, running: jax.Array, carry: list) -> jax.Array:
     return running
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Traced:
     """A function traced with some arguments.
 

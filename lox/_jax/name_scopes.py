@@ -8,14 +8,14 @@ equation.
 """
 
 import contextlib
-import dataclasses
 
 from jax._src.source_info_util import Scope
 
 from lox._jax.extend import JaxprEqn, source_info_util
+from lox_host.frozen import frozen
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Level:
     """One level of the scopes of an equation.
 

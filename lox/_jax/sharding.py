@@ -18,7 +18,6 @@ How each device calls the host is in `device_calls.py`.
 
 import contextlib
 import contextvars
-import dataclasses
 import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -40,6 +39,7 @@ from lox._jax.equations import close
 from lox._jax.extend import ClosedJaxpr, JaxprEqn, Primitive, jaxpr_as_fun
 from lox._jax.tracing import setting, staged_program
 from lox._jax.types import AxisData, PyTree
+from lox_host.frozen import frozen
 
 Specs = PyTree  # of `PartitionSpec`s
 Shaped = jax.Array | np.ndarray | jax.ShapeDtypeStruct
@@ -107,7 +107,7 @@ def _mapped_names(eqn: JaxprEqn) -> frozenset[str]:
     return frozenset(eqn.params[name])
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Division:
     """How an array outside a `shard_map` is divided among its devices.
 

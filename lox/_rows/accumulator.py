@@ -37,12 +37,13 @@ from lox._rows.histogram import check_value
 from lox._rows.reductions import Reduction
 from lox._rows.rows import Branch, Rows, Where, static, static_names
 from lox._rows.types import RowForm, Shape, Splits
+from lox_host.frozen import frozen
 
 BranchPath = tuple[Branch, ...]
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Accumulator:
     """What the rows of one key, or of the keys of one record, were reduced to so far.
 

@@ -42,12 +42,13 @@ from lox._rows.align import align
 from lox._rows.merge import alternatives, merge
 from lox._rows.rows import Rows
 from lox._rows.types import Keys
+from lox_host.frozen import frozen
 
 Groups = Mapping[Keys, Entry]
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Threaded:
     """State that each part of a program hands to the next.
 
@@ -91,7 +92,7 @@ class _Form(NamedTuple):
 
 
 @jax.tree_util.register_pytree_node_class
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Collected:
     """What a part of a program has logged. A pytree.
 
@@ -106,7 +107,11 @@ class Collected:
     threaded: Threaded = Threaded()
 
     @classmethod
-    def of(cls, groups: Groups, threaded: Threaded = Threaded()) -> "Collected":
+    def of(
+        cls,
+        groups: Groups,
+        threaded: Threaded = Threaded(),  # noqa: B008  it never changes
+    ) -> "Collected":
         """Return groups that have been logged one after the other."""
         return cls(groups, tuple(key for keys in groups for key in keys), threaded)
 

@@ -42,11 +42,12 @@ from lox._rows.merge import combine
 from lox._rows.ring import Ring, count_of, empty_ring, in_ring, ordered, push
 from lox._rows.rows import Rows, static
 from lox._rows.types import Keys
+from lox_host.frozen import frozen
 
 CarriedState = tuple[Threaded, dict[Keys, Accumulator], dict[Keys, Ring]]
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Gathering:
     """How the logs of a loop are gathered.
 
@@ -158,7 +159,7 @@ def _for_each_device(state: CarriedState) -> CarriedState:
     return jax.tree.map(sharding.make_varying, state)
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class RingForm:
     """The form of one row: its structure, and the forms of its arrays."""
 
@@ -182,7 +183,7 @@ class RingForm:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Buffer:
     """A ring of rows for each group of keys.
 

@@ -31,13 +31,14 @@ from lox._jax import sharding
 from lox._jax.types import AnyArray, PyTree
 from lox._rows.ring_write import write_p
 from lox._rows.rows import Rows, counted
+from lox_host.frozen import frozen
 
 # The value, the steps and the masks of `Rows`.
 Columns = tuple[PyTree, dict[str, AnyArray], dict[str, AnyArray]]
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Ring:
     """Room for some rows.
 

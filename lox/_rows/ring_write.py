@@ -43,6 +43,7 @@ from jax.interpreters.mlir import LoweringRuleContext
 from lox._jax import device_calls, sharding, tracing
 from lox._jax.extend import Primitive
 from lox._jax.types import AxisData
+from lox_host.frozen import frozen
 
 T = TypeVar("T")
 
@@ -51,7 +52,7 @@ write_p.multiple_results = True
 tracing.leave_keys_unused(write_p)
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class _Write(Generic[T]):
     """The operands of `lox_write`, by name. See above for their axes.
 

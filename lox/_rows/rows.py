@@ -40,9 +40,10 @@ from lox._jax import tracing
 from lox._jax.extend import JaxprEqn
 from lox._jax.types import AnyArray, PyTree
 from lox._rows.types import RowForm, Shape, Splits
+from lox_host.frozen import frozen
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Branch:
     """Branch `index` of `count` of a vmapped `cond`: all run, each for its examples."""
 
@@ -84,7 +85,7 @@ def static_names(cls: type) -> list[str]:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Rows:
     """All rows of one key, or of the keys of one record.
 

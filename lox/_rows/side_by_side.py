@@ -10,9 +10,10 @@ known only when all of them are:
 """
 
 import collections
-import dataclasses
 from collections.abc import Mapping
 from typing import Protocol, TypeVar
+
+from lox_host.frozen import frozen
 
 T = TypeVar("T")
 
@@ -20,7 +21,7 @@ RESERVED = "\0"
 """What no key of a user holds."""
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class SideBySide:
     """The name of a reduction that a key may have beside others."""
 

@@ -11,7 +11,6 @@ layout how the logs are made from the arrays. Values are views of the packet, an
 only read when the callback uses them.
 """
 
-import dataclasses
 import functools as ft
 from collections.abc import Callable, Iterator, Sequence
 from types import EllipsisType
@@ -24,6 +23,7 @@ from lox._jax.types import PyTreeDef
 from lox._logdict.logdict import logdict
 from lox._rows.rows import Rows
 from lox._stream.packet import Layout, Packet, Slot
+from lox_host.frozen import frozen
 
 
 def unpacked(packet: Packet, prefix: str) -> Iterator[logdict]:
@@ -35,7 +35,7 @@ def unpacked(packet: Packet, prefix: str) -> Iterator[logdict]:
             yield from decoder.decode_examples(packet.arrays)
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Decoder:
     """Makes the logs of one delivery from the arrays of a packet.
 

@@ -36,10 +36,11 @@ from lox._rows.rows import Where, static, without_keys
 from lox._stream.buffer import any_example
 from lox._stream.emit import emit
 from lox._stream.packet import Packet
+from lox_host.frozen import frozen
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Tap(Handler):
     """Call the host with the selected keys, and pass all records on outwards.
 

@@ -32,6 +32,7 @@ from lox._jax.types import AnyArray, Code, Params
 from lox._rows.collected import Threaded
 from lox._stream.default_print import print_packet
 from lox._stream.host_call_order import new_token
+from lox_host.frozen import frozen
 
 
 @patches.implements("order of prints")
@@ -55,7 +56,7 @@ def _in_order(jaxpr: ClosedJaxpr, *args: ArrayLike) -> list:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Order(Handler):
     """Leave host calls where they are, and let each take the token of the one before.
 

@@ -30,10 +30,11 @@ from lox._rows.rows import key_data, static
 from lox._stream.callbacks import hand_on_later
 from lox._stream.handler import delivery_of
 from lox._stream.packet import Layout, Packet, by_width, pack
+from lox_host.frozen import frozen
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Returned:
     """A packet on its way out of a program.
 

@@ -1,6 +1,5 @@
 """`tap`: call a function with logs while the program runs."""
 
-import dataclasses
 import functools as ft
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +27,7 @@ from lox._stream.handler import Tap
 from lox._stream.host_call_order import last_token
 from lox._stream.packet import Packet
 from lox._stream.returned_packets import Returned, can_return_records, return_records
+from lox_host.frozen import frozen
 from lox_host.interrupts import watch_signals
 
 
@@ -214,7 +214,7 @@ def _with_host_calls(
     return traced.output(outs)
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Listener:
     """Calls a callback with the logs in packets, on the callback thread."""
 

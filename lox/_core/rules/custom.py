@@ -54,6 +54,7 @@ from lox._jax.extend import JaxprEqn
 from lox._jax.types import AnyArray, Program, PyTree
 from lox._rows.align import per_example
 from lox._rows.collected import Collected, Threaded
+from lox_host.frozen import frozen
 
 T = TypeVar("T")
 
@@ -226,7 +227,7 @@ def _mapped(axes: tuple[int | None, ...], size: int) -> Callable:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class _Residual:
     """What a rebuilt `custom_vjp` keeps for the backward pass.
 

@@ -21,7 +21,6 @@ So lox batches loops and branches that write into rings itself, and leaves the r
 the select.
 """
 
-import dataclasses
 import itertools as it
 import weakref
 from collections.abc import Callable, Hashable, Sequence
@@ -48,6 +47,7 @@ from lox._rows.collected import Collected
 from lox._rows.loop_carry import choose
 from lox._rows.ring_write import narrowed_write
 from lox._rows.rows import Branch, static
+from lox_host.frozen import frozen
 
 
 @patches.implements("cond under vmap")
@@ -129,7 +129,7 @@ def _vmap(axis: AxisData, fun: Callable, axes: Sequence[int | None]) -> Callable
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@frozen
 class _Choice:
     """Which branch an example takes (`index`), and the branch to be masked."""
 

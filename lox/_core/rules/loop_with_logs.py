@@ -22,7 +22,6 @@ loop asks whether any example is running, and selects by itself, everything but 
                          ring    what `lox_write` wrote, which is masked by `running`
 """
 
-import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -35,12 +34,13 @@ from lox._jax.types import Params
 from lox._rows.collected import Collected, Threaded
 from lox._rows.loop_carry import CarriedState, Gathering, choose
 from lox._rows.rows import Rows
+from lox_host.frozen import frozen
 
 # `step(interpreter, carry, x)` returns the carry, the output and the logs.
 Step = Callable[[Interpreter, list, list], tuple[list, list, Collected]]
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Body:
     """One iteration of a `scan`.
 
