@@ -2,6 +2,7 @@
 
 import typing as _typing
 
+from lox import _stream  # noqa: F401  it declares a patch
 from lox._core.bind import bind as bind
 from lox._core.context import silent as silent
 from lox._core.log import log as log
@@ -15,8 +16,6 @@ from lox._lazy import lazy_names as _lazy_names
 from lox._logdict.logdict import logdict as logdict
 from lox._rows.histogram import Histogram as Histogram, histogram as histogram
 from lox._rows.reductions import Reduction as Reduction
-from lox._stream.callbacks import barrier as barrier
-from lox._stream.tap import tap as tap
 
 if _typing.TYPE_CHECKING:
     from lox import loggers as loggers, logify as logify, neptune as neptune, wandb as wandb
@@ -33,7 +32,9 @@ if _typing.TYPE_CHECKING:
     from lox._io.save import save as save
     from lox._io.scan import scan as scan
     from lox._io.view import view as view
+    from lox._stream.callbacks import barrier as barrier
     from lox._stream.progress import progress as progress
+    from lox._stream.tap import tap as tap
 
 __version__ = "0.1.0"
 
@@ -50,11 +51,13 @@ __getattr__, __dir__ = _lazy_names(
         "Diverged": "lox._inside.black_box.recording",
         "NanReport": "lox._inside.nan.report",
         "Recording": "lox._inside.black_box.recording",
+        "barrier": "lox._stream.callbacks",
         "find_nan": "lox._inside.nan.find_nan",
         "progress": "lox._stream.progress",
         "recorder": "lox._inside.black_box.recorder",
         "scopes": "lox._inside.watching.scopes",
         "stats": "lox._inside.stats",
+        "tap": "lox._stream.tap",
         "watch": "lox._inside.watching.watch",
     },
 )

@@ -29,6 +29,11 @@ def wait_at_exit(wait: Callable[[], None]) -> None:
     _waits.append(wait)
 
 
+def stop_at_exit(stop: Callable[[], None]) -> None:
+    """Have this called at exit after the functions that users have registered."""
+    _stops.append(stop)
+
+
 def settle() -> None:
     """Wait until everything that reached the host is written and flushed."""
     _call_loggers("settle")
@@ -86,6 +91,11 @@ def _at_exit() -> None:
     _call_loggers("finish_all", is_interrupted=is_interrupted)
 
 
+def _stop_all() -> None:
+    for stop in _stops:
+        stop()
+
+
 def _after_fork_in_child() -> None:
     """Leave the runs, threads and signals of the parent alone in a forked child."""
     forget_threads()
@@ -108,6 +118,8 @@ def _call_loggers(function: str, **options: Any) -> None:
 
 
 _waits: list[Callable[[], None]] = []
+_stops: list[Callable[[], None]] = []
 atexit.register(_at_exit)
+atexit.register(_stop_all)  # the last one registered is called first
 if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -2,3 +2,6 @@
 
 # What it changes in JAX is installed when lox has been imported.
 from lox._stream import print_order as _print_order  # noqa: F401
+
+# What a user registers for the exit after `import lox` comes before the exit of lox.
+from lox_host import process_exit as _process_exit  # noqa: F401

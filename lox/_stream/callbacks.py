@@ -10,7 +10,6 @@ the program waits. If a callback raises, the next host call of its listener stop
 program, or else the next wait (`barrier`, or the end of a tapped function) raises.
 """
 
-import atexit
 import collections
 import functools as ft
 import os
@@ -25,7 +24,7 @@ import jax
 from lox._jax import host_call, tracing
 from lox._stream.packet import Packet
 from lox_host.failures import Failures
-from lox_host.process_exit import settle, wait_at_exit
+from lox_host.process_exit import settle, stop_at_exit, wait_at_exit
 from lox_host.worker_thread import Worker
 
 # A callback may run a program with host calls. If these wait for room in the queue, and the
@@ -271,4 +270,4 @@ class _End:
 _end = _End()
 wait_at_exit(_end.wait)
 # A thread that is inside JAX when the interpreter shuts down would abort the process.
-atexit.register(_end.stop)
+stop_at_exit(_end.stop)
