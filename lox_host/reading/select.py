@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from lox_host.default_store import DEFAULT
 from lox_host.display.text import clean
+from lox_host.frozen import frozen
 from lox_host.reading.collector import paused_collector
 from lox_host.reading.find import HINT_FOLDERS, find_stores, stores_at, stores_below
 from lox_host.reading.names import list_names, suggest
@@ -31,7 +32,7 @@ from lox_host.store import Path, Reader, is_store, is_url, open_store
 SECOND = len("20260131-235959")
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class SelectedRun:
     """One session of a run.
 

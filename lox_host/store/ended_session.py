@@ -27,13 +27,12 @@ from typing import Any
 
 from lox_host.runs.run import Run
 from lox_host.store.format import journal
-from lox_host.store.format.content import read_session_line, read_time, run_of
+from lox_host.store.format.content import read_session_line, read_time, runs_of
 from lox_host.store.format.journal import Entry
 from lox_host.store.format.layout import bad_fields, check, is_count
 
 # The beginning of a line: its checksum, its number and its kind.
 _LINE = re.compile(rb'([0-9a-f]{8}) \{"n":(\d+),"(\w+)":')
-_RUN_LINE = re.compile(rb'[0-9a-f]{8} \{"n":\d+,"run":')
 # The only kinds of lines that this file handles. Removed runs and lost rows need the whole
 # journal.
 _KINDS = {b"session", b"run", b"environment", b"flush", b"end", b"summary"}
@@ -50,6 +49,7 @@ class EndedSession:
         end: When it ended.
         summary: The noted summary of its runs.
         data: The bytes of the journal.
+        other_lines: Its lines but for those of runs.
     """
 
     name: str
@@ -58,6 +58,7 @@ class EndedSession:
     end: Any
     summary: dict[str, Any]
     data: bytes
+    other_lines: list[bytes]
 
     @property
     def keys(self) -> list[str]:
@@ -67,9 +68,7 @@ class EndedSession:
     @property
     def entries_without_runs(self) -> list[Entry]:
         """The entries of the journal but for those of runs, which may be thousands."""
-        lines = self.data.split(b"\n")
-        others = [line for line in lines if not _RUN_LINE.match(line)]
-        return journal.decode(b"\n".join(others)).entries
+        return journal.decode(b"\n".join([*self.other_lines, b""])).entries
 
     @ft.cached_property
     def entries(self) -> list[Entry]:
@@ -97,6 +96,7 @@ def read_ended(data: bytes, sizes: Mapping[str, int]) -> EndedSession | None:
 def _read(lines: list[bytes], data: bytes, sizes: Mapping[str, int]) -> EndedSession:
     name, end, summary = "", None, {}
     run_lines: list[bytes] = []
+    other_lines: list[bytes] = []
     for number, line in enumerate(lines):
         head = _LINE.match(line)
         check(head)
@@ -104,11 +104,12 @@ def _read(lines: list[bytes], data: bytes, sizes: Mapping[str, int]) -> EndedSes
         checksum, its_number, kind = head.groups()  # pyright: ignore[reportOptionalMemberAccess]
         check(int(checksum, 16) == zlib.crc32(line[9:]) and int(its_number) == number)
         check(kind in _KINDS)
-        # Skip the frames. They are most of the journal, and not needed here.
-        if kind in (b"flush", b"environment"):
-            continue
         if kind == b"run":
             run_lines.append(line[9:])
+            continue
+        other_lines.append(line)
+        # Skip the frames. They are most of the journal, and not needed here.
+        if kind in (b"flush", b"environment"):
             continue
         value = json.loads(line[9:].decode())[kind.decode()]
         if kind == b"session":
@@ -123,11 +124,10 @@ def _read(lines: list[bytes], data: bytes, sizes: Mapping[str, int]) -> EndedSes
         # All runs at once: there may be thousands, and each call takes its time.
         entries = json.loads(b"[%s]" % b",".join(run_lines))
         check(len(entries) == len(run_lines))
-        for entry in entries:
-            run, keys = run_of(entry["run"])
+        for run, keys in runs_of([entry["run"] for entry in entries]):
             runs[run.id], saved_keys[run.id] = run, keys
         check(name and end is not None and summary["runs"] == list(runs))
         files = summary["files"].items()
         check(all(is_count(size) and sizes.get(file) == size for file, size in files))
         check(isinstance(summary["keys"], dict))
-    return EndedSession(name, runs, saved_keys, end, summary, data)
+    return EndedSession(name, runs, saved_keys, end, summary, data, other_lines)

@@ -8,8 +8,10 @@ or claims more bytes than the file has.
 import dataclasses
 import datetime
 import functools as ft
+import itertools as it
 import json
 import math
+import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -63,6 +65,7 @@ def read_content(
     layouts: dict[int, Layout] = {}
     environment: dict[str, Any] = {}
     removed: set[int] = set()
+    run_lines: list[Any] = []
     bad, gap = Counter[str](), 0
     # Frames are read last, as they are checked against their layouts.
     for entry in entries:
@@ -71,8 +74,7 @@ def read_content(
             if kind == "session":
                 name, version = read_session_line(entry[kind])
             elif kind == "run":
-                run, keys = read_run(entry[kind])
-                runs[run.id], saved_keys[run.id] = run, keys
+                run_lines.append(entry[kind])
             elif kind == "layout":
                 check(is_count(entry.get("group")))
                 layouts[entry["group"]] = _layout(json.dumps(entry[kind]))
@@ -85,7 +87,11 @@ def read_content(
             elif kind == "end":
                 end = read_time(entry[kind])
         except ValueError:
-            bad[f"{kind}s" if kind in ("run", "layout") else "lines"] += 1
+            bad["layouts" if kind == "layout" else "lines"] += 1
+    read_runs, bad_runs = _read_runs(run_lines)
+    bad.update(bad_runs)
+    for run, keys in read_runs:
+        runs[run.id], saved_keys[run.id] = run, keys
     frames, bad_frames = _read_frames(entries, layouts, runs)
     bad.update(bad_frames)
     problems = [f"{what} that cannot be read: {count}" for what, count in bad.items()]
@@ -149,37 +155,74 @@ def read_session_line(fields: Any) -> tuple[str, int]:
         return fields["name"], fields["format"]
 
 
-_RUN_FIELDS = frozenset(field.name for field in dataclasses.fields(Run))
+def _read_runs(lines: Sequence[Any]) -> tuple[list[tuple[Run, list[str]]], Counter[str]]:
+    """Return the runs and their keys, and how many are malformed."""
+    found, bad = [], Counter[str]()
+    try:
+        with bad_fields():
+            return runs_of(lines), bad
+    except ValueError:
+        pass  # find out which
+    for line in lines:
+        try:
+            with bad_fields():
+                found += runs_of([line])
+        except ValueError:
+            bad["runs"] += 1
+    return found, bad
 
 
-def read_run(fields: Any) -> tuple[Run, list[str]]:
-    """Return a run and its keys. Lines of earlier versions lack some fields."""
-    with bad_fields():
-        return run_of(fields)
+def runs_of(lines: Sequence[Any]) -> list[tuple[Run, list[str]]]:
+    """Return runs and their keys, but raise any error if a field is malformed.
+
+    There may be thousands of runs. So each field is checked in all of them at once.
+    """
+    if not lines:
+        return []
+    complete = [line if line.keys() >= _RUN_FIELDS else _completed(line) for line in lines]
+    columns = [*zip(*map(_run_fields, complete), strict=True)]
+    ids, names, keys, configs, starts, launches, *others, saved_keys = columns
+    processes, jobs, groups, tags, indices, resumed = others
+    keys, tags = [*map(tuple, keys)], [*map(tuple, tags)]
+    texts = it.chain(names, launches, jobs, groups, *tags, *saved_keys)
+    check({*map(type, texts)} == {str})
+    check({*map(type, it.chain(*keys))} <= {int})
+    check({*map(type, it.chain(ids, processes, indices))} == {int})
+    check(min(ids) >= 0 and max(ids) < 2**31)
+    check(min(processes) >= 0 and min(indices) >= 0)
+    check({*map(type, resumed)} == {bool} and {*map(type, configs)} == {dict})
+    for start in starts:
+        # Most times are in this century, and need no closer look.
+        if type(start) is not float or not 0 <= start < 2**32:
+            read_time(start)
+    runs = map(
+        Run, ids, names, keys, configs, starts, launches, processes, jobs, groups, tags,
+        indices, resumed,
+    )  # fmt: skip
+    return [*zip(runs, map(list, saved_keys), strict=True)]
 
 
-def run_of(fields: Any) -> tuple[Run, list[str]]:
-    """Return the same, but raise any error if the fields are malformed."""
-    known = {name: value for name, value in fields.items() if name in _RUN_FIELDS}
-    if "launch" not in known:
+def _completed(line: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a run that an earlier version has written, which lack some."""
+    if "launch" not in line:
         # Earlier versions called the launch `group`, and had no groups.
-        known["launch"] = known.pop("group")
-    known["key"], known["tags"] = tuple(fields["key"]), tuple(fields.get("tags", ()))
-    run, keys = Run(**known), fields.get("keys", [])
-    texts = run.name, run.launch, run.job, run.group, *run.tags, *keys
-    check(
-        {*map(type, texts)} == {str}
-        and {*map(type, run.key)} <= {int}
-        and {*map(type, (run.id, run.process, run.index))} == {int}
-        and 0 <= run.id < 2**31
-        and run.process >= 0 <= run.index
-        and type(run.resumed) is bool
-        and type(run.config) is dict
-    )
-    # Most times are in this century, and need no closer look.
-    if type(run.start) is not float or not 0 <= run.start < 2**32:
-        read_time(run.start)
-    return run, list(keys)
+        line = {**line, "launch": line["group"], "group": ""}
+    return {**_ADDED_FIELDS, **line}
+
+
+# Fields that the first versions did not have.
+_ADDED_FIELDS = {
+    "process": 0,
+    "job": "",
+    "group": "",
+    "tags": [],
+    "index": 0,
+    "resumed": False,
+    "keys": [],
+}
+_FIELDS_OF_RUN = (*(field.name for field in dataclasses.fields(Run)), "keys")
+_RUN_FIELDS = frozenset(_FIELDS_OF_RUN)
+_run_fields = operator.itemgetter(*_FIELDS_OF_RUN)
 
 
 def read_time(seconds: Any) -> Any:
