@@ -224,6 +224,8 @@ class _End:
 
     def wait(self) -> None:
         """Wait for all programs and callbacks, unless a callback does not return."""
+        # Loggers have threads of their own. Their packets may be on the way without a
+        # callback thread.
         has_begun = callback_thread.is_running() or _arrival_thread.is_running()
         if self.is_given_up or not has_begun:
             return
