@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(args: list[str]) -> int:
     """Run the command that the arguments name, and return the exit code."""
-    parser = parser_of_lox()
+    parser = parser_of_lox(args[0] if args and args[0] in COMMANDS else None)
     if is_asked_by_shell():
         answer_shell(parser)
     if not args:

@@ -20,8 +20,12 @@ FORMATS = (
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
-def parser_of_lox() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+def parser_of_lox(command: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of the command line.
+
+    Args:
+        command: Know only this command, which is quicker. None: know all of them.
+    """
     parser = argparse.ArgumentParser(
         "lox", description="Look at runs that `lox.loggers.SaveLogger` or `lox.save` saved."
     )
@@ -33,11 +37,9 @@ def parser_of_lox() -> argparse.ArgumentParser:
         help="print the version",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (
-        *(_add_ls, _add_show, _add_compare, _add_query, _add_tail, _add_plot, _add_view),
-        *(_add_export, _add_doctor, _add_push, _add_compact, _add_completion),
-    ):
-        add(commands)
+    for name, add in _COMMANDS.items():
+        if command in (None, name):
+            add(commands)
     return parser
 
 
@@ -329,3 +331,19 @@ class _Version(argparse.Action):
 
         print(f"lox {version('jax-lox')}")
         parser.exit()
+
+
+_COMMANDS = {
+    "ls": _add_ls,
+    "show": _add_show,
+    "compare": _add_compare,
+    "query": _add_query,
+    "tail": _add_tail,
+    "plot": _add_plot,
+    "view": _add_view,
+    "export": _add_export,
+    "doctor": _add_doctor,
+    "push": _add_push,
+    "compact": _add_compact,
+    "completion": _add_completion,
+}
