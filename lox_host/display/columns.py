@@ -6,13 +6,15 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 
+from lox_host.frozen import frozen
+
 GAP = 2  # between columns
 CUT = "…"
 LEAST = 24  # width of a text that is cut
 _NOT_FINITE = re.compile(r"^\s*(nan|-?inf)\b|\bnan\)")
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Column:
     """A column of a table.
 

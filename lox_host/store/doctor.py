@@ -10,13 +10,13 @@ The old store stays as it is. `repair` copies sessions without problems byte by 
 writes the others anew.
 """
 
-import dataclasses
 import os
 import pathlib
 import shutil
 import warnings
 from collections import Counter
 
+from lox_host.frozen import frozen
 from lox_host.store.folder import Path, examine_folder, list_session, mark
 from lox_host.store.format.journal import DATA_FILE, NAME
 from lox_host.store.reader import Reader, read_session
@@ -24,7 +24,7 @@ from lox_host.store.run_statistics import lost_rows, row_counts
 from lox_host.store.session import Session
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class SessionReport:
     """The findings for a session.
 

@@ -11,12 +11,12 @@ A grid is turned into arrays (runs, rows, ...) with a reshape, where `read_key_r
 an object for each run. Whatever is not a grid, or is damaged, is left to `read_key_rows`.
 """
 
-import dataclasses
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from lox_host.frozen import frozen
 from lox_host.rows import Form
 from lox_host.store.format.frame_reader import FrameReader
 from lox_host.store.format.frames import Frame
@@ -66,7 +66,7 @@ class Grid(NamedTuple):
         return by_run.reshape(len(places), -1, *inner)
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class StackedRows:
     """Rows of one key of several runs. The arrays have an axis of runs, and one of rows.
 

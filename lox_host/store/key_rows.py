@@ -21,12 +21,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lox_host.frozen import frozen
 from lox_host.rows import Block, FlatRows, Form, merge_blocks
 from lox_host.store.reader import Reader
 from lox_host.tree import Tree, leaves, map_arrays
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class KeyRows:
     """Rows of one key of one run. The first axis of each array is the rows.
 

@@ -15,7 +15,6 @@ The invariant: a range of lines always gives the same segments, and each row is 
 one of them.
 """
 
-import dataclasses
 import itertools as it
 import pathlib
 from collections.abc import Iterable, Sequence
@@ -23,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from lox_host.frozen import frozen
 from lox_host.store.format import journal
 from lox_host.store.format.dtypes import dtype_named
 from lox_host.store.format.files import open_file
@@ -33,7 +33,7 @@ from lox_host.store.format.layout import Layout
 from lox_host.store.format.parquet import Part, encode_segment, families
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Segment:
     """Rows that become one object. Lines without rows become a segment without an object.
 

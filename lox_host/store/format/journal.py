@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 
+from lox_host.frozen import frozen
 from lox_host.store.address import shown
 from lox_host.store.format.files import file_size, read_file
 
@@ -50,7 +51,7 @@ PATIENCE = 0.1
 Entry = dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Journal:
     """A decoded journal.
 

@@ -19,7 +19,6 @@ A layout that comes from a journal may be damaged or forged. `Layout.from_json` 
 so code that has a `Layout` can trust it.
 """
 
-import dataclasses
 import functools as ft
 import itertools as it
 import math
@@ -28,6 +27,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from lox_host.frozen import frozen
 from lox_host.rows import Block, Form
 from lox_host.store.format.dtypes import dtype_named, is_storable, to_stored
 from lox_host.tree import Tree, leaves
@@ -41,7 +41,7 @@ RUN, ROW, TIME = 0, 1, 2
 NumberTree: TypeAlias = "int | list[Any] | None"
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Column:
     """One array: its name in the file, its original dtype, and the shape of one row."""
 
@@ -50,7 +50,7 @@ class Column:
     shape: tuple[int, ...]
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Key:
     """The layout of a key.
 
@@ -72,7 +72,7 @@ class Key:
         return numbers
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Layout:
     """The layout of a group, which all of its files share.
 
