@@ -1,7 +1,7 @@
 """Primitives of hijax, which are objects with a method for each transformation.
 
 JAX has one primitive for all of them, `call_hi_primitive`, with the object as its parameter
-`_prim`. With its upgrade flags (since JAX 0.12), `checkpoint`, `custom_jvp` and
+`_prim`. With its upgrade flags (since JAX 0.11), `checkpoint`, `custom_jvp` and
 `custom_vjp` are such objects, too:
 
     flag                without it           with it

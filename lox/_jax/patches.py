@@ -260,7 +260,7 @@ PATCHES = (
         "`HiPrim` whose `expand` logs has an effect.",
         change="Binds a `jax.checkpoint` that logs as without the flag `jax_remat3`, keeps "
         "rules of a call in silence silent, and says that a `HiPrim` logs.",
-        since=(0, 12, 0),
+        since=(0, 11, 2),
     ),
     Patch(
         name="nn.scan of flax",
