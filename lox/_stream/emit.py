@@ -56,6 +56,8 @@ def _impl(token, *leaves, form, callback, **params):
         return jax.jit(again)(token, *leaves)
     if shared and not (_is_everywhere(callback) or sharding.is_first_process(shared)):
         return [token]
+    # The calls before may be in a compiled program that is still running.
+    jax.block_until_ready(token)
     arrays = [np.array(x) for x in leaves]
     if any(_is_wanted(record) for record in jax.tree.unflatten(form, arrays)):
         # Nothing is packed: the arrays are on the host already.
