@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools as it
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lox_host.cli.errors import CLIError
@@ -16,6 +16,7 @@ from lox_host.reading.fields import field, in_words, sort_key
 from lox_host.reading.names import find_names, matches, missing_key, wanted_names
 from lox_host.reading.runs import describe_runs, select_meant
 from lox_host.reading.select import SelectedRun, by_session
+from lox_host.rows import FlatRows
 from lox_host.store import read_key_rows, retry_if_stale
 
 if TYPE_CHECKING:
@@ -107,24 +108,29 @@ def _group(runs: Sequence[SelectedRun], keys: Sequence[str], x: str | None) -> G
     """Return what is drawn of some runs, each of whose curves has the lines of all runs."""
     curves: dict[str, list[Curve]] = {}
     heat_maps: dict[str, list[HeatMap]] = {}
-    for reader, selected in by_session(runs).items():
-        wanted = _concerned(reader.keys, keys)
-        key_rows = read_key_rows(reader, [run.id for run in selected], wanted)
-        for id, rows in key_rows.items():
-            for key, of_key in rows.items():
-                # Without `-k`, skip keys that were logged only once.
-                if keys or of_key.has_time:
-                    time = of_key.time - reader.runs[id].start
-                    since_start = dataclasses.replace(of_key, time=time)
-                    of_run = drawn_of(since_start.flat(key), x)
-                    for heat_map in of_run[0]:
-                        heat_maps.setdefault(heat_map.name, []).append(heat_map)
-                    for curve in of_run[1]:
-                        curves.setdefault(curve.name, []).append(curve)
+    for rows in _rows(runs, keys):
+        of_histograms, of_numbers = drawn_of(rows, x)
+        for heat_map in of_histograms:
+            heat_maps.setdefault(heat_map.name, []).append(heat_map)
+        for curve in of_numbers:
+            curves.setdefault(curve.name, []).append(curve)
     return Group(
         {name: _joined(of_runs) for name, of_runs in curves.items()},
         {name: add_up(of_runs) for name, of_runs in heat_maps.items()},
     )
+
+
+def _rows(runs: Sequence[SelectedRun], keys: Sequence[str]) -> Iterator[FlatRows]:
+    """Yield the rows of each run and key, with their times since the run started."""
+    for reader, selected in by_session(runs).items():
+        wanted = _concerned(reader.keys, keys)
+        key_rows = read_key_rows(reader, [run.id for run in selected], wanted)
+        for id, by_key in key_rows.items():
+            start = reader.runs[id].start
+            for key, rows in by_key.items():
+                # Without `-k`, skip keys that were logged only once.
+                if keys or rows.has_time:
+                    yield dataclasses.replace(rows, time=rows.time - start).flat(key)
 
 
 def _joined(curves: Sequence[Curve]) -> Curve:
