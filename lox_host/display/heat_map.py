@@ -122,9 +122,7 @@ def _common_edges(edges: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
         return np.array([0.0, 1.0])
     if all(np.array_equal(each, edges[0]) for each in edges):
         return edges[0]
-    low, high = (
-        choose(each[end] for each in edges) for choose, end in ((min, 0), (max, -1))
-    )
+    low, high = min(each[0] for each in edges), max(each[-1] for each in edges)
     return np.linspace(low, high, BINS + 1)
 
 
