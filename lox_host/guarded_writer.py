@@ -185,16 +185,16 @@ class GuardedWriter:
         return True
 
     def _fails(self, error: BaseException, seconds: float) -> None:
-        is_first, self._failure = self._failure is None, error
-        self._last_failure = error
         self.retry_at = time.monotonic() + min(LONGEST_PAUSE, BACKOFF * seconds)
-        if is_first:
+        # Warn before `check` on another thread can see the error and end the program.
+        if self._failure is None:
             self._is_reported = False
             self._warn(
                 f"{self._name} failed with {_described(error)}. lox keeps trying, and "
                 f"writes no rows of {self._those()} until it works. `logger.finish` raises "
                 "if anything is missing."
             )
+        self._failure = self._last_failure = error
 
     def _works_again(self) -> None:
         missing, self._lost_before = self.lost_rows - self._lost_before, self.lost_rows
