@@ -651,6 +651,35 @@ def test_where_rows_cannot_wait_the_inner_loop_delivers_them():
     assert joined(found, "end") == [1, 2, 3, 4]
 
 
+def test_a_branch_in_a_rule_that_differentiates_its_function_is_delivered_in_order():
+    runs = []
+
+    @jax.custom_jvp
+    def mean(v, x):
+        def one(v):
+            jax.debug.callback(runs.append, v)
+            v = jax.lax.cond(v > 0, lambda v: logged("x", x) * v, lambda v: 2 * v, v)
+            return logged("v", v)
+
+        return jax.vmap(one)(jnp.stack([v - 1, v + 1])).mean()
+
+    @mean.defjvp
+    def _(primals, tangents):
+        v, x = primals
+        return jax.jvp(lambda v: mean.fun(v, x), (v,), tangents[:1])
+
+    tapping = lambda hear: jax.grad(lox.tap(lambda x: mean(x, x), hear))  # noqa: E731
+    slope, found = heard(lambda hear: jax.jit(tapping(hear)), 0.5)
+    # The first of two examples, -0.5, takes the branch without a log.
+    assert slope == (2 + 0.5) / 2
+    assert [[*logs] for logs in found] == [["x"], ["v"]]
+    assert found[0].valid["x"].tolist() == [False, True]
+    assert found[1]["v"].tolist() == [-1, 0.75]
+    # The function runs once, as it does without lox.
+    jax.effects_barrier()
+    assert len(runs) == 2
+
+
 # The callback, and when it runs -------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ For example, the rule of `f` does not call `f`, but logs a key of its own:
 function and `run_rule` the rule, so that both return logs of one form.
 """
 
+import dataclasses
 import functools as ft
 import operator
 from collections.abc import Callable, Iterable, Sequence
@@ -34,7 +35,9 @@ from lox._core.record import listed
 from lox._core.rules.loop_with_logs import collecting_only
 from lox._core.staging import Staged, trace
 from lox._jax.types import AnyArray, Program, PyTree
+from lox._rows.accumulator import Entry
 from lox._rows.collected import Collected, Threaded, signature
+from lox._rows.rows import Rows
 from lox._rows.side_by_side import split_entry_key
 
 # The keys that a function logs and its rule does not.
@@ -180,11 +183,30 @@ def _nothing(
 
 def _same(expected: Collected, found: Collected) -> frozenset[str]:
     """Return the keys that are logged in the same form in both."""
-    return frozenset(
-        key
-        for key in expected.order
-        if signature(expected[(key,)]) == signature(found.get((key,)))
+    same = set()
+    for key in expected.order:
+        mine, others = expected[(key,)], found.get((key,))
+        if others is not None and _comparable(mine) == _comparable(others):
+            same.add(key)
+    return frozenset(same)
+
+
+def _comparable(entry: Entry) -> tuple:
+    """Return the form of an entry, with its vmapped `cond`s numbered from 0.
+
+    A rule may differentiate its function. The derivative of a `cond` is a `cond` with the
+    same branches, but with a number of its own.
+    """
+    paths = (entry.path,) if isinstance(entry, Rows) else entry.paths
+    conds = dict.fromkeys(branch.cond for path in paths for branch in path)
+    number_of = {cond: number for number, cond in enumerate(conds)}
+    renumbered = tuple(
+        tuple(dataclasses.replace(branch, cond=number_of[branch.cond]) for branch in path)
+        for path in paths
     )
+    if isinstance(entry, Rows):
+        return signature(entry.replace(path=renumbered[0]))
+    return signature(entry.replace(paths=renumbered))
 
 
 def _unsettled(keys: Iterable[str]) -> NotImplementedError:
