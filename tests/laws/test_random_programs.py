@@ -161,7 +161,8 @@ def check(program: Node, xs: jax.Array, seed: int) -> None:
         *(jit_of_spool, vmap_of_spool, grad_of_spool, grad_of_tap, spool_of_grad_of_vmap),
     ]
     pairs = [*runs(ways, seed)]
-    for way, run in pairs if "LOX_FUZZ" in os.environ else thin(pairs, len(pairs), seed):
+    # Many programs in some ways find more than some programs in all ways.
+    for way, run in thin(pairs, 3 if "LOX_FUZZ" in os.environ else len(pairs), seed):
         way(run)
 
 
