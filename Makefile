@@ -20,13 +20,16 @@ DEMO   := $(if $(wildcard $(READY)),$(VENV),.venv-demo)
 calm = case "$$($(1)/bin/python -c 'import importlib.metadata as m; print(m.version("jaxlib"))')" in \
 	0.10.2) export XLA_FLAGS="$$XLA_FLAGS --xla_cpu_enable_concurrency_optimized_scheduler=false";; esac;
 
-# $(call install,interpreter,environment,requirements)
+# $(call install,interpreter,environment,requirements): uv finds versions that fit and installs
+# them in seconds. pip, which takes minutes, does it where uv cannot, for example because
+# only pip has been told which index to use.
 define install
 	@[ -n "$(1)" ] || exit 1
-	@echo "Setting up $(2) ($$($(1) --version)), which takes some minutes"
+	@echo "Setting up $(2) ($$($(1) --version)), which may take some minutes"
 	@rm -rf $(2)
 	@$(1) -m venv $(2)
-	@$(2)/bin/python -m pip install -qq --disable-pip-version-check -e '.[dev]' $(3)
+	@pip="$(2)/bin/python -m pip install -qq --disable-pip-version-check"; \
+		$$pip uv && $(2)/bin/uv pip install -q --python $(2)/bin/python $(3) || $$pip $(3)
 	@touch $(2)/.ready
 endef
 
@@ -143,7 +146,7 @@ clean: ## Remove the environments and all that was built
 	find lox lox_host logify tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml
-	$(call install,$(PYTHON),$(VENV))
+	$(call install,$(PYTHON),$(VENV),-e '.[dev]')
 
 .venv-demo/.ready: pyproject.toml
 	@[ -n "$(PYTHON)" ] || exit 1
@@ -154,20 +157,14 @@ $(READY): pyproject.toml
 	@touch $@
 
 .venv-jax-0.7.2/.ready: pyproject.toml
-	$(call install,$(shell tools/find-python 3.11),$(@D),jax==0.7.2)
+	$(call install,$(shell tools/find-python 3.11),$(@D),-e '.[dev]' jax==0.7.2)
 
 .venv-jax-0.10.2/.ready: pyproject.toml
-	$(call install,$(shell tools/find-python 3.12 3.13 3.11),$(@D),jax==0.10.2)
+	$(call install,$(shell tools/find-python 3.12 3.13 3.11),$(@D),-e '.[dev]' jax==0.10.2)
 
-# Only what the laws need: pip takes very long to find versions of the trackers that fit.
+# Only what the laws need.
 $(LAWS:%=.venv-jax-%/.ready): pyproject.toml
-	@python=$$(tools/find-python 3.12 3.13); [ -n "$$python" ] || exit 1; \
-	echo "Setting up $(@D) ($$($$python --version))"; \
-	rm -rf $(@D); \
-	$$python -m venv $(@D); \
-	$(@D)/bin/python -m pip install -qq --disable-pip-version-check \
-		-e . pytest 'pytest-xdist>=3.7' jax==$(@D:.venv-jax-%=%)
-	@touch $@
+	$(call install,$(shell tools/find-python 3.12 3.13),$(@D),-e . pytest 'pytest-xdist>=3.7' jax==$(@D:.venv-jax-%=%))
 
 # What the benchmarks compare lox with, each on the newest JAX that it works on.
 PEER-jax-tap := jax-tap
@@ -178,17 +175,7 @@ PEER-oryx    := oryx jax==0.5.0
 PEER-mlflow  := mlflow
 
 .venv-peer-%/.ready:
-	@echo "Setting up $(@D)"
-	@rm -rf $(@D)
-	@$(shell tools/find-python 3.12 3.13) -m venv $(@D)
-	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check $(PEER-$*) nanoarrow rich
-	@touch $@
+	$(call install,$(shell tools/find-python 3.12 3.13),$(@D),$(PEER-$*) nanoarrow rich)
 
-# Without the trackers, with which pip takes very long to find versions that fit.
 .venv-libraries/.ready: pyproject.toml
-	@echo "Setting up $(@D) ($$($(PYTHON) --version))"
-	@rm -rf $(@D)
-	@$(PYTHON) -m venv $(@D)
-	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check \
-		-e . pytest 'pytest-xdist>=3.7' $(LIBRARIES)
-	@touch $@
+	$(call install,$(PYTHON),$(@D),-e . pytest 'pytest-xdist>=3.7' $(LIBRARIES))
