@@ -6,17 +6,11 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from lox_host.cli.complete import answer_shell, is_asked_by_shell
+from lox_host.cli.completion import answer_shell, is_asked_by_shell
 from lox_host.cli.errors import CLIError
-from lox_host.cli.parser import parser_of_lox
+from lox_host.cli.parser import COMMANDS, parser_of_lox
 from lox_host.display.text import clean
 
-# The module of each command, which holds a function of its name.
-COMMANDS = {
-    **{name: name for name in ("ls", "show", "compare", "query", "tail", "plot", "view")},
-    **{name: name for name in ("export", "doctor", "push", "compact")},
-    "completion": "complete",
-}
 # The convention of shells: 128 plus the number of the signal.
 INTERRUPTED, CLOSED = 130, 141
 
@@ -65,7 +59,8 @@ def _dispatch(args: list[str]) -> int:
         return 2
     options = vars(parser.parse_args(args))
     command = options.pop("command")
-    module = importlib.import_module(f"lox_host.cli.{COMMANDS[command]}")
+    # Each command is a function in the module of its name, imported only now.
+    module = importlib.import_module(f"lox_host.cli.{command}")
     getattr(module, command)(**options)
     return 0
 

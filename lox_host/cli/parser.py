@@ -1,9 +1,10 @@
 """The commands of the command line and their options."""
 
 import argparse
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import NamedTuple
 
-from lox_host.cli.complete import SHELLS, complete_key, complete_run
+from lox_host.cli.completion import SHELLS, complete_key, complete_run
 from lox_host.default_store import DEFAULT
 
 RUN = (
@@ -17,7 +18,17 @@ FORMATS = (
     *("wandb", "mlflow", "trackio", "neptune"),
 )
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+class Command(NamedTuple):
+    """A command of the command line.
+
+    Attributes:
+        help: What it does, for `lox --help`.
+        add_options: Adds its arguments and options to its parser.
+    """
+
+    help: str
+    add_options: Callable[[argparse.ArgumentParser], None]
 
 
 def parser_of_lox(command: str | None = None) -> argparse.ArgumentParser:
@@ -37,18 +48,14 @@ def parser_of_lox(command: str | None = None) -> argparse.ArgumentParser:
         help="print the version",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, add in _COMMANDS.items():
+    for name, (help, add_options) in COMMANDS.items():
         if command in (None, name):
-            add(commands)
+            description = f"{help[0].upper()}{help[1:]}."
+            add_options(commands.add_parser(name, help=help, description=description))
     return parser
 
 
-def _add_ls(commands: Commands) -> None:
-    ls = _command(
-        commands,
-        "ls",
-        "list runs with their configs and last values",
-    )
+def _add_ls(ls: argparse.ArgumentParser) -> None:
     _add_where(ls, "*", PATHS, metavar="PATH")
     _add_keys(ls, "show the last value of this key; may be repeated")
     _add_condition(ls)
@@ -83,17 +90,14 @@ def _add_ls(commands: Commands) -> None:
     _add_json(ls)
 
 
-def _add_show(commands: Commands) -> None:
-    show = _command(commands, "show", "show the keys of a run, their values and curves")
+def _add_show(show: argparse.ArgumentParser) -> None:
     _add_where(show, "*", RUN)
     _add_keys(show, "only this key; may be repeated")
     _add_condition(show)
     _add_json(show)
 
 
-def _add_compare(commands: Commands) -> None:
-    what = "show configs and last values of runs side by side"
-    compare = _command(commands, "compare", what)
+def _add_compare(compare: argparse.ArgumentParser) -> None:
     _add_where(compare, "*", RUN)
     _add_keys(compare, "only the last value of this key; may be repeated")
     compare.add_argument(
@@ -102,9 +106,7 @@ def _add_compare(commands: Commands) -> None:
     _add_json(compare)
 
 
-def _add_query(commands: Commands) -> None:
-    what = "run SQL queries over runs, with DuckDB"
-    query = _command(commands, "query", what)
+def _add_query(query: argparse.ArgumentParser) -> None:
     query.add_argument(
         "sql",
         metavar="SQL",
@@ -116,9 +118,7 @@ def _add_query(commands: Commands) -> None:
     _add_json(query)
 
 
-def _add_tail(commands: Commands) -> None:
-    what = "print the last rows of a run, and new ones until it ends"
-    tail = _command(commands, "tail", what)
+def _add_tail(tail: argparse.ArgumentParser) -> None:
     _add_where(tail, "?", RUN)
     tail.add_argument(
         "-n",
@@ -136,8 +136,7 @@ def _add_tail(commands: Commands) -> None:
     _add_json(tail)
 
 
-def _add_plot(commands: Commands) -> None:
-    plot = _command(commands, "plot", "draw curves and histograms of runs in an image file")
+def _add_plot(plot: argparse.ArgumentParser) -> None:
     _add_where(plot, "*", RUN)
     _add_keys(plot, "draw a panel for this key; may be repeated (default: all numbers)")
     plot.add_argument(
@@ -181,8 +180,7 @@ def _add_plot(commands: Commands) -> None:
     )
 
 
-def _add_view(commands: Commands) -> None:
-    view = _command(commands, "view", "show runs in a browser, live")
+def _add_view(view: argparse.ArgumentParser) -> None:
     help = "a store, or a folder with stores in it (default: .lox)"
     _add_where(view, "*", help, metavar="DIR")
     view.add_argument(
@@ -212,9 +210,7 @@ def _add_view(commands: Commands) -> None:
     )
 
 
-def _add_export(commands: Commands) -> None:
-    what = "write runs in another format, or send them to a tracker"
-    export = _command(commands, "export", what)
+def _add_export(export: argparse.ArgumentParser) -> None:
     _add_where(export, "*", RUN)
     export.add_argument(
         "--to", choices=FORMATS, required=True, help="the format or the tracker"
@@ -227,9 +223,7 @@ def _add_export(commands: Commands) -> None:
     )
 
 
-def _add_doctor(commands: Commands) -> None:
-    what = "report what is damaged in a store, and recover the rest"
-    doctor = _command(commands, "doctor", what)
+def _add_doctor(doctor: argparse.ArgumentParser) -> None:
     _add_where(doctor, "?", "a store (default: .lox)", metavar="DIR")
     doctor.add_argument(
         "--repair",
@@ -239,9 +233,7 @@ def _add_doctor(commands: Commands) -> None:
     )
 
 
-def _add_push(commands: Commands) -> None:
-    what = "upload what killed processes left on this machine"
-    push = _command(commands, "push", what)
+def _add_push(push: argparse.ArgumentParser) -> None:
     push.add_argument(
         "urls",
         metavar="URL",
@@ -250,21 +242,12 @@ def _add_push(commands: Commands) -> None:
     )
 
 
-def _add_compact(commands: Commands) -> None:
-    what = "join the small objects of stores on object storage"
-    compact = _command(commands, "compact", what)
+def _add_compact(compact: argparse.ArgumentParser) -> None:
     compact.add_argument("urls", metavar="URL", nargs="+", help="such as s3://bucket/exp1")
 
 
-def _add_completion(commands: Commands) -> None:
-    what = "print a completion script for a shell"
-    completion = _command(commands, "completion", what)
+def _add_completion(completion: argparse.ArgumentParser) -> None:
     completion.add_argument("shell", choices=SHELLS)
-
-
-def _command(commands: Commands, name: str, what: str) -> argparse.ArgumentParser:
-    description = f"{what[0].upper()}{what[1:]}."
-    return commands.add_parser(name, help=what, description=description)
 
 
 def _add_where(
@@ -333,17 +316,22 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-_COMMANDS = {
-    "ls": _add_ls,
-    "show": _add_show,
-    "compare": _add_compare,
-    "query": _add_query,
-    "tail": _add_tail,
-    "plot": _add_plot,
-    "view": _add_view,
-    "export": _add_export,
-    "doctor": _add_doctor,
-    "push": _add_push,
-    "compact": _add_compact,
-    "completion": _add_completion,
+# Each command is a function in the module of its name.
+COMMANDS = {
+    "ls": Command("list runs with their configs and last values", _add_ls),
+    "show": Command("show the keys of a run, their values and curves", _add_show),
+    "compare": Command("show configs and last values of runs side by side", _add_compare),
+    "query": Command("run SQL queries over runs, with DuckDB", _add_query),
+    "tail": Command("print the last rows of a run, and new ones until it ends", _add_tail),
+    "plot": Command("draw curves and histograms of runs in an image file", _add_plot),
+    "view": Command("show runs in a browser, live", _add_view),
+    "export": Command(
+        "write runs in another format, or send them to a tracker", _add_export
+    ),
+    "doctor": Command(
+        "report what is damaged in a store, and recover the rest", _add_doctor
+    ),
+    "push": Command("upload what killed processes left on this machine", _add_push),
+    "compact": Command("join the small objects of stores on object storage", _add_compact),
+    "completion": Command("print a completion script for a shell", _add_completion),
 }

@@ -8,7 +8,7 @@ from unittest import mock
 
 import argcomplete
 
-from lox_host.cli.complete import answer_shell
+from lox_host.cli.completion import answer_shell
 from lox_host.cli.parser import parser_of_lox
 
 
