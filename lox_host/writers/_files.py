@@ -3,35 +3,56 @@
 import itertools as it
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
+from lox_host.rows import Batch, Row
 from lox_host.runs.run import Run
 from lox_host.writers._json_values import to_json
 
 
-class LineFile:
-    """A file of lines. Flushed lines outlive the process.
+class RunFile(Protocol):
+    """The file of one run. Flushed rows outlive the process.
 
-    The file is open only during a flush, as there may be more runs than a process can have
-    open files.
-
-    Attributes:
-        path: The file.
+    It is open only during a flush, as there may be more runs than a process can have open
+    files.
     """
 
-    def __init__(self, path: Path):
-        self.path = path
-        self._waiting: list[str] = []
-
-    def add(self, line: str) -> None:
-        self._waiting.append(line)
+    def add(self, row: Row) -> None:
+        """Keep a row until the next flush."""
+        ...
 
     def flush(self) -> None:
-        """Append all added lines, or nothing if that fails."""
-        if self._waiting:
-            append(self.path, "".join(self._waiting))
-            self._waiting = []
+        """Append all added rows, or nothing if that fails."""
+        ...
+
+
+class FileWriter:
+    """A writer with one file per run.
+
+    Args:
+        create: Makes the file of a run.
+    """
+
+    def __init__(self, create: Callable[[Run], RunFile]):
+        self._create = create
+        self._files: dict[int, RunFile] = {}
+
+    def open(self, run: Run) -> None:
+        self._files[run.id] = self._create(run)
+
+    def write(self, batch: Batch) -> None:
+        for row in batch.rows():
+            self._files[row.run].add(row)
+
+    def flush(self) -> None:
+        for file in self._files.values():
+            file.flush()
+
+    def close(self, run: Run) -> None:
+        self._files[run.id].flush()
+        del self._files[run.id]
 
 
 def create_file(folder: Path, run: Run, ending: str) -> Path:

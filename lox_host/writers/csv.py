@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools as ft
 import io
 import itertools as it
 import json
@@ -12,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lox_host.rows import Batch, Row
+from lox_host.rows import Row
 from lox_host.runs.run import Run
 from lox_host.tree import leaves
-from lox_host.writers._files import append, candidates, create_file, encode
+from lox_host.writers._files import FileWriter, append, candidates, create_file, encode
 from lox_host.writers._json_values import key_name, to_json
 
 # Larger files are not rewritten to add a column.
@@ -25,27 +26,12 @@ LARGE = 64 * 2**20
 WORDS = {"True": "true", "False": "false", "nan": "NaN"}
 
 
-class CSVWriter:
+class CSVWriter(FileWriter):
     """The host side of `CSVLogger`."""
 
     def __init__(self, path: str | os.PathLike):
-        self._folder = Path(path).expanduser().absolute()
-        self._files: dict[int, CSVFile] = {}
-
-    def open(self, run: Run) -> None:
-        self._files[run.id] = CSVFile(self._folder, run)
-
-    def write(self, batch: Batch) -> None:
-        for row in batch.rows():
-            self._files[row.run].add(row)
-
-    def flush(self) -> None:
-        for file in self._files.values():
-            file.flush()
-
-    def close(self, run: Run) -> None:
-        self._files[run.id].flush()
-        del self._files[run.id]
+        folder = Path(path).expanduser().absolute()
+        super().__init__(ft.partial(CSVFile, folder))
 
 
 class Column(NamedTuple):
@@ -59,10 +45,10 @@ class Column(NamedTuple):
 class CSVFile:
     """The file of a run.
 
-    Rows wait until they are flushed, so that usually all columns are known by then. For one
-    that comes later the file is written anew, at most once in a flush: a reader finds one
-    table at any time, and it is complete. That takes a moment for 64 MiB, so a larger file
-    is left alone and another one begun.
+    Rows wait until they are flushed, so that usually all columns are known by then. If one
+    comes later, the file is written again, at most once per flush. So a reader always finds
+    one complete table. Rewriting takes too long for files above 64 MiB. These are left as
+    they are, and the run continues in another file.
     """
 
     def __init__(self, folder: Path, run: Run):
@@ -84,7 +70,6 @@ class CSVFile:
             self._waiting.append(steps | values)
 
     def flush(self) -> None:
-        """Append what was added. All of it, or nothing if that fails."""
         if not self._waiting:
             return
         columns = _extended(self._columns, it.chain(*self._waiting))

@@ -1,5 +1,6 @@
 """The writer of `JSONLogger`."""
 
+import functools as ft
 import json
 import math
 import os
@@ -7,42 +8,41 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from lox_host.rows import Batch, Row
+from lox_host.rows import Row
 from lox_host.runs.run import Run
-from lox_host.writers._files import LineFile, create_file
+from lox_host.writers._files import FileWriter, append, create_file
 from lox_host.writers._json_values import key_name, to_json
 
 Special = Literal["null", "text"] | Mapping[str, Any]
 TEXTS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
-class JSONWriter:
+class JSONWriter(FileWriter):
     """The host side of `JSONLogger`."""
 
     def __init__(self, path: str | os.PathLike, *, nan: Special = "null"):
-        self._folder = Path(path).expanduser().absolute()
-        self._specials = _specials(nan)
-        self._files: dict[int, LineFile] = {}
+        folder = Path(path).expanduser().absolute()
+        super().__init__(ft.partial(JSONFile, folder, _specials(nan)))
 
-    def open(self, run: Run) -> None:
-        self._files[run.id] = LineFile(create_file(self._folder, run, ".jsonl"))
 
-    def write(self, batch: Batch) -> None:
-        for row in batch.rows():
-            self._files[row.run].add(self._line(row))
+class JSONFile:
+    """The file of a run."""
 
-    def flush(self) -> None:
-        for file in self._files.values():
-            file.flush()
+    def __init__(self, folder: Path, specials: Mapping[str, Any], run: Run):
+        self._specials = specials
+        self._path = create_file(folder, run, ".jsonl")
+        self._waiting: list[str] = []
 
-    def close(self, run: Run) -> None:
-        self._files[run.id].flush()
-        del self._files[run.id]
-
-    def _line(self, row: Row) -> str:
+    def add(self, row: Row) -> None:
         steps = {f"@{name}": step for name, step in row.steps.items()}
         values = {key_name(key): value for key, value in row.values.items()}
-        return json.dumps(to_json(steps | values, self._special), allow_nan=False) + "\n"
+        text = json.dumps(to_json(steps | values, self._special), allow_nan=False)
+        self._waiting.append(f"{text}\n")
+
+    def flush(self) -> None:
+        if self._waiting:
+            append(self._path, "".join(self._waiting))
+            self._waiting = []
 
     def _special(self, number: float) -> Any:
         return self._specials["nan" if math.isnan(number) else str(number)]
