@@ -51,7 +51,7 @@ class SendPlan:
     order: Sequence[int]
 
 
-class StraightWay:
+class DirectSender:
     """Sends logs with concrete values to a logger on the host."""
 
     def __init__(self, logger: HostLogger):

@@ -131,18 +131,18 @@ def awaited(fun: Callable, listener: Hashable = None) -> Callable:
     return waiting
 
 
-def hand_on_later(wait_and_hand_on: Callable[[], None], nbytes: int) -> None:
-    """Wait on another thread for a packet that is an output, and hand it on there."""
+def deliver_later(wait_and_deliver: Callable[[], None], nbytes: int) -> None:
+    """Wait on another thread for a packet that is an output, and deliver it there."""
     _arrival_thread.start()
-    _arriving.append(wait_and_hand_on)
+    _arriving.append(wait_and_deliver)
 
-    def hand_on() -> None:
+    def deliver() -> None:
         try:
-            wait_and_hand_on()
+            wait_and_deliver()
         finally:
             _arriving.popleft()
 
-    _arrival_thread.submit(hand_on, nbytes)
+    _arrival_thread.submit(deliver, nbytes)
 
 
 def wait_for_packets() -> None:
@@ -204,7 +204,7 @@ def _wait_for_programs_of_callbacks() -> bool:
 
 
 class _End:
-    """The end of the process: programs and callbacks are waited for, but not for ever.
+    """The end of the process: programs and callbacks are waited for, but not forever.
 
     A program may wait for room in the queue, and the end of the process for the program,
     inside JAX. So another thread watches, and the program is stopped when that gives up.

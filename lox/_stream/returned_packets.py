@@ -27,7 +27,7 @@ from lox._jax.extend import Jaxpr
 from lox._jax.types import AnyArray, PyTree
 from lox._rows.collected import Collected
 from lox._rows.rows import key_data, static
-from lox._stream.callbacks import hand_on_later
+from lox._stream.callbacks import deliver_later
 from lox._stream.handler import delivery_of
 from lox._stream.packet import Layout, Packet, by_width, pack
 from lox_host.frozen import frozen
@@ -55,7 +55,7 @@ class Returned:
 
     def deliver_when_ready(self) -> None:
         """Let another thread do this, in the order of calls."""
-        hand_on_later(self.deliver, self.layout.nbytes)
+        deliver_later(self.deliver, self.layout.nbytes)
 
 
 def can_return_records(traced: Traced) -> bool:

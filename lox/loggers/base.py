@@ -32,7 +32,7 @@ from lox._logdict.logdict import logdict
 from lox._rows.reductions import Reduction
 from lox._rows.rows import without_keys
 from lox._rows.types import P, R
-from lox._runs.concrete_logs import StraightWay
+from lox._runs.concrete_logs import DirectSender
 from lox._runs.key_words import key_words
 from lox._runs.logger_callbacks import FinishRuns, WriteRows
 from lox._runs.open_run import open_run
@@ -65,7 +65,7 @@ class BaseLogger:
 
     def __init__(self, host: HostLogger):
         self._host = host
-        self._straight = StraightWay(host)
+        self._direct = DirectSender(host)
         # Whether a program will end runs when it is done.
         self._ends_later = False
 
@@ -281,7 +281,7 @@ class BaseLogger:
             )
         # In a Python loop the values are known, and no program is needed.
         with _after_programs():
-            if self._straight.send(state.run, logs, steps):
+            if self._direct.send(state.run, logs, steps):
                 return
         rows = loggable(logs, steps).rows()
         if rows:
@@ -317,7 +317,7 @@ class BaseLogger:
             self._host.finish_all()
 
     def _finish_ending(self) -> None:
-        """Outside of programs, wait for programs that are to end runs, and end the runs."""
+        """Outside programs, wait for programs that are to end runs, and end the runs."""
         if self._ends_later and tracing.staged_program() is None:
             wait_for_packets()
             self._host.finish_ending()
@@ -389,7 +389,7 @@ def _order_after_calls_so_far(state: LoggerState) -> None:
     """Make later uses of the state come after the host calls of the program so far.
 
     The number of the run then depends on the token of the last call. Loops, branches and
-    functions do not see the tokens outside of them. But if they use the state, they come
+    functions do not see the tokens outside. But if they use the state, they come
     after this call, too.
     """
     if tracing.is_current(state.run):

@@ -118,7 +118,7 @@ def while_with_logs(
     gathering = Gathering(logs, capacities, interpreter.handler.every())
     start = gathering.start(interpreter.handler.threaded())
     # The arrays of the interpreter that the loop does not carry are constants of the loop.
-    extra, with_state = _apart_from(interpreter, gathering.threaded(start))
+    extra, with_state = _split_off_carried(interpreter, gathering.threaded(start))
 
     def running(extra: list, consts: list, carry: list, state: CarriedState) -> jax.Array:
         return ask(with_state(extra, gathering.threaded(state)), consts, carry)
@@ -161,14 +161,13 @@ def while_with_logs(
     return outs, gathering.finish(jax.tree.unflatten(tree, state), Collected(), None)
 
 
-def _apart_from(
+def _split_off_carried(
     interpreter: Interpreter, carried: Threaded
 ) -> tuple[list, Callable[[list, Threaded], Interpreter]]:
-    """Return the arrays of an interpreter that a loop does not carry.
+    """Return the arrays of an interpreter that a loop does not carry, and how to join both.
 
-    The function that is also returned puts them together with those that it carries. If the
-    latter were constants of the loop, too, the compiler would have to keep a copy of each
-    ring as it was before the loop.
+    If the carried arrays were constants of the loop, too, the compiler would have to keep a
+    copy of each ring as it was before the loop.
     """
     leaves, tree = jax.tree.flatten(interpreter)
     # Replace the carried arrays by a mark, to find out where they are among the leaves.

@@ -17,12 +17,12 @@ counted but records. For `keep=3, after=1`, rings have four places:
 A place may hold an older record: here that of a1, which is not delivered. The number that
 is stored with each row tells. Consecutive records are added together, before the question
 whether to deliver the box, so rings have some more places: one for each record but the
-first. Both the number and the answer of the condition `when` travel
-with a record as steps, the answer only as far as the box.
+first. Both the number and the answer of the condition `when` travel with a record as steps,
+the answer only as far as the box.
 
-    lanes       the examples that have their own boxes: the `vmap` axes inside `fun` that
-                all records share
-    last        *lanes    the number of the last record to wait for
+    examples    the axes of the examples that have their own boxes: the `vmap` axes inside
+                `fun` that all records share
+    last        (*examples)    the number of the last record to wait for
 
 Invariant: until a box is delivered, no record that belongs to it is overwritten. Rows that
 leave an equation all at once are cut off at the last record to wait for.
@@ -81,7 +81,7 @@ class Box:
         cls,
         logs: Collected,
         masked: frozenset[str],
-        lanes: Shape,
+        examples: Shape,
         *,
         keep: int,
         after: int,
@@ -92,7 +92,7 @@ class Box:
         Args:
             logs: The logs of the program, as abstract arrays.
             masked: The keys whose rows may be masked when they are added.
-            lanes: The axes of the examples that have their own boxes.
+            examples: The axes of the examples that have their own boxes.
             keep: How many records to deliver, up to the one that fired.
             after: How many more to wait for.
             together: How many records may be added at once.
@@ -107,7 +107,7 @@ class Box:
             columns.append(empty_ring(form, places).columns)
         return cls(
             columns,
-            jnp.full(lanes, NEVER),
+            jnp.full(examples, NEVER),
             groups=tuple(packings),
             packings=tuple(packings.values()),
             order=logs.order,
@@ -136,11 +136,11 @@ class Box:
         return box._replace(columns=columns)
 
     def _first_to_fire(self, rows: Rows) -> jax.Array:
-        """Return the number of the first row that fires, `*lanes`."""
+        """Return the number of the first row that fires, `*examples`."""
         fires = rows.steps[FIRES]
         if rows.valid is not None:
             fires &= rows.valid
-        # ([time,] *lanes, *others) -> (*lanes,)
+        # ([time,] *examples, *others) -> (*examples,)
         start = rows.time + self.last.ndim
         axes = (*range(rows.time), *range(start, fires.ndim))
         return jnp.where(fires, rows.steps[NUMBER], NEVER).min(axes)
@@ -172,7 +172,7 @@ class Box:
 
     def _in_time(self, number: jax.Array) -> jax.Array:
         """Return which records are not too late, `time, *batch`."""
-        # (*lanes,) -> (1, *lanes, 1, ...)
+        # (*examples,) -> (1, *examples, 1, ...)
         others = range(1 + self.last.ndim, number.ndim)
         last = jnp.where(self.last == DONE, NEVER, self.last)
         return number <= jnp.expand_dims(last, (0, *others))
@@ -210,7 +210,7 @@ class Box:
         return dataclasses.replace(self, **changes)
 
 
-def lanes_of(logs: Collected) -> Shape:
+def common_batch(logs: Collected) -> Shape:
     """Return the batch axes that all rows share, beginning with the outermost."""
     batches = [rows.batch for rows in logs.rows.values()]
     common = 0

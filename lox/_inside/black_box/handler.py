@@ -49,7 +49,7 @@ class RecordLast(Handler):
     Attributes:
         collect: Selects records, and turns them into rows.
         token: The token of the last host call. The next call takes it, and so comes later.
-        count: How many records there have been, `*lanes`, or one number for all lanes.
+        count: How many records there have been, `*examples`, or one number for all.
         box: The box of records. None: they leave the equation around them as rows.
         callback: What the host calls.
         when: Whether a record fires.
@@ -85,11 +85,11 @@ class RecordLast(Handler):
 
     def _numbered(self, rows: Rows) -> tuple[Rows, jax.Array]:
         """Return a row with its number, and the count of records after it."""
-        lanes = self.count.shape
-        if rows.batch[: len(lanes)] != lanes:
-            rows = repeated(rows, lanes)
-        # (*lanes,) -> (*lanes, *others)
-        others = range(len(lanes), len(rows.batch))
+        examples = self.count.shape
+        if rows.batch[: len(examples)] != examples:
+            rows = repeated(rows, examples)
+        # (*examples,) -> (*examples, *others)
+        others = range(len(examples), len(rows.batch))
         number = jnp.broadcast_to(jnp.expand_dims(self.count + 1, others), rows.batch)
         rows = rows.replace(steps={**rows.steps, NUMBER: number})
         if rows.valid is None:
@@ -184,7 +184,7 @@ class RecordLast(Handler):
         return self._replace(outward=False)
 
     def batched(self, size: int) -> Self:
-        # (*lanes,) -> (size, *lanes)
+        # (*examples,) -> (size, *examples)
         count = jnp.broadcast_to(self.count, (size, *self.count.shape))
         return self._replace(count=count)
 

@@ -21,7 +21,7 @@ from lox._core.record import log_effect, log_p
 from lox._core.staging import Traced
 from lox._core.transform import transformed
 from lox._core.when import check_when, nonfinite
-from lox._inside.black_box.box import NEVER, Box, lanes_of
+from lox._inside.black_box.box import NEVER, Box, common_batch
 from lox._inside.black_box.handler import RecordLast
 from lox._inside.black_box.recording import Recording, Report
 from lox._jax import equations, tracing
@@ -178,7 +178,7 @@ def _look(handler: RecordLast, traced: Traced) -> Collected:
 def _continued(memory: _Memory, report: Report, logs: Collected, traced: Traced) -> _Memory:
     """Return the box for a program that logs this, with what is in memory."""
     has_devices = any(map(_is_shard_map, _blocks_in(traced.jaxpr.jaxpr)))
-    lanes = () if has_devices else lanes_of(logs)
+    examples = () if has_devices else common_batch(logs)
     masked = {
         key
         for record in records_in(traced.jaxpr)
@@ -191,12 +191,12 @@ def _continued(memory: _Memory, report: Report, logs: Collected, traced: Traced)
     box = Box.of(
         logs,
         masked,
-        lanes,
+        examples,
         keep=report.keep,
         after=report.after,
         together=together,
     )
-    count = jnp.zeros(() if box.is_shared else lanes, jnp.int32)
+    count = jnp.zeros(() if box.is_shared else examples, jnp.int32)
     if memory.box is not None and _is_like(memory, box, count):
         box, count = box.continuing(memory.box), memory.count
     return _Memory(box, count)

@@ -124,7 +124,8 @@ class Report:
         try:
             _save(recordings, path)
         except OSError as error:
-            # The program is in trouble already. Warn, and then do what `then` asks for.
+            # Do not hide what went wrong in the program behind an error of the disk. Warn,
+            # and then do what `then` asks for.
             warnings.warn(f"`lox.recorder` cannot write to {path!r}: {error}", stacklevel=2)
             return recordings
         return [dataclasses.replace(own, path=path) for own in recordings]
