@@ -54,7 +54,7 @@ class Subject:
     args: tuple
 
     def lower(self):
-        """Trace it anew, into what the compiler takes."""
+        """Trace it again, and return what the compiler takes."""
         return self.way.jitted(self.case, self.steps, self.seeds).lower(*self.args)
 
     def compile(self):

@@ -1,8 +1,8 @@
-"""What it costs to wait for trouble: a recorder, or `tap(when=...)`, when nothing fires.
+"""What a recorder or `tap(when=...)` costs while no record fires.
 
 Each record has 20 scalars, and the recorder keeps the last 64 of them. The host is never
-called. To compute the metrics costs something, too, whoever gets them: it is what the
-program by hand costs, which only returns the metrics of the case.
+called. Computing the metrics takes time, too, with or without lox: the program by hand
+only computes and returns them.
 """
 
 import itertools as it

@@ -55,7 +55,7 @@ def figures_of(name, path):
 @contextlib.contextmanager
 def nothing_lost(name):
     """Raise if there is a warning: so lox and trackers say that they could not write."""
-    # Not as errors: trackio prints those, and goes on.
+    # Not as errors: trackio prints those, and continues.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         for category in (UserWarning, RuntimeWarning):

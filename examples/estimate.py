@@ -1,9 +1,9 @@
 """Estimate the mean and the deviation of some numbers by gradient descent.
 
-The likelihood logs its value where it is computed, under `grad`; the descent logs where
-it is, in a `scan`. Neither returns a metric. Then the same descent is heard in four ways:
-every row returned, the last rows only, a callback while it runs, and not at all. A `vmap`
-makes it a descent from each of several starting points.
+The likelihood logs its value where it is computed, under `grad`; the descent logs its
+position in a `scan`. Neither returns a metric. The example then handles the logs in four
+ways: it returns every row, returns the last rows, calls a callback while the program runs,
+and removes the logs. With `vmap`, it starts from several points at once.
 """
 
 import argparse

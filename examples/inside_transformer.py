@@ -1,8 +1,8 @@
 """Look into a transformer that contains no log calls.
 
-The same small transformer, written with flax linen, flax nnx and equinox, as anybody would
-write it. `lox.watch` finds the layers by their name scopes, and logs the norms of what
-leaves them and of its gradient. No line of a model is about logging.
+The same small transformer, written with flax linen, flax nnx and equinox in the usual way.
+`lox.watch` finds the layers by their name scopes, and logs the norms of their outputs and
+of the gradients. No line of a model is about logging.
 
 The learning rate doubles every 10 steps, so at some point training has to explode. The
 pictures show when and where it does; a layer is white where its norm is not finite.

@@ -1,7 +1,7 @@
 """Log in a jitted function in a `scan` in a `vmap` in a `grad` in a `scan`.
 
-A damped spring is simulated, and its stiffness and friction are fitted to what was
-measured of several throws:
+The program simulates a damped spring, and fits its stiffness and friction to measurements
+of several throws:
 
     scan        over the updates of the parameters, logs the parameters
       grad      of the loss, logs the loss
@@ -9,9 +9,9 @@ measured of several throws:
           scan  over time
             jit of one step of the simulation, logs the energy
 
-Each of these functions logs what it knows and knows nothing of those around it. What is
-logged then has an axis of time, for all of the loops around it in the order of execution,
-and an axis for the batch.
+Each function logs its own values and knows nothing about the functions around it. In the
+logs, a key has one axis of time, for all loops around it in the order of execution, and one
+axis for the batch.
 """
 
 import argparse

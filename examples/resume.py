@@ -1,9 +1,9 @@
 """Continue a run in another process, after the first one was killed.
 
-A machine may be taken away at any time. So the program saves a checkpoint now and then, and
-always starts with `resume=True`: where there is nothing to continue, the run is a new one.
+A machine may be preempted at any time. So the program saves a checkpoint every few steps,
+and always starts with `resume=True`: if there is nothing to continue, it starts a new run.
 The first process here is killed some steps after its last checkpoint. The second one goes
-back to the checkpoint, and repeats these steps. The store then shows one curve.
+back to the checkpoint and repeats these steps. The store then shows one curve.
 """
 
 import argparse

@@ -1,11 +1,11 @@
 """Train on eight devices: one program for all of them, or one for each.
 
-Under `jit` the compiler splits the work, and what is logged is what would be logged on one
-device. Under `shard_map` each device runs the program on its own part of the data, and
-what it logs is its own: where it may differ, it has an axis of devices after time.
+Under `jit`, the compiler splits the work, and you get the same logs as on one device. Under
+`shard_map`, each device runs the program on its own part of the data and logs its own
+values. In the logs, the axis of devices comes after time.
 
 That axis is worth having. One of the eight parts of the data has wrong labels. The mean
-loss only looks a little high; the loss of each device says which part it is.
+loss only looks a little high; the loss of each device shows which part it is.
 """
 
 import argparse

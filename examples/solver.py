@@ -1,9 +1,9 @@
 """Log the residuals of a solver that runs in a `while_loop`.
 
 The solver is the method of conjugate gradients, the problem a heated plate: the stronger
-the cooling, the sooner the solver is done. Nobody knows beforehand how many iterations it
-takes. So either the residuals are reduced while it runs, or the last of them are kept, or
-all of them are sent to the host. Under `vmap` each problem stops on its own, and has its
+the cooling, the sooner the solver is done. The number of iterations is not known in
+advance. So the example reduces the residuals while the solver runs, keeps the last of them,
+and streams all of them to the host. Under `vmap`, each problem stops on its own and has its
 own residuals.
 """
 

@@ -1,7 +1,7 @@
-"""Try all combinations of learning rates and seeds at once, by `vmap`.
+"""Try all combinations of learning rates and seeds at once, with `vmap`.
 
-The training function knows of one run only. It opens the run with its own learning rate as
-configuration, and one host call opens all of them. The store has a curve for each run; a
+The training function only knows about one run. It opens the run with its own learning rate
+as configuration, and one host call opens all runs. The store has a curve for each run; a
 table and a picture compare the learning rates. If W&B is installed, the runs are written to
 its offline files, too.
 """

@@ -2,8 +2,8 @@
 
 The layers are a `scan` over stacked parameters, and each is under `jax.checkpoint`, so
 that the gradient computes it twice instead of keeping what is inside. A layer logs how
-spread out its attention is and how much it adds, once for each time that it really runs in
-the forward pass, with its number as a step.
+spread out its attention is and how much it adds to its input, once per forward pass, with
+its number as a step.
 
 The task: a row of random letters, a mark, and then the same letters backwards. Only the
 second half can be predicted, and only by looking at the right place of the first.
