@@ -35,7 +35,7 @@ def batch_axis_names(shapes: Mapping[str, Shape]) -> dict[str, tuple[str, ...]]:
     found = {}
     for key, shape in shapes.items():
         axes = embedding(shape, widest)
-        # Where it cannot be told which of the axes these are, they have names of their own.
+        # If it is not clear which of the axes these are, they get names of their own.
         own_names = _numbered(f"batch_{key}", len(shape))
         found[key] = own_names if axes is None else tuple(names[i] for i in axes)
     return found

@@ -1,3 +1,3 @@
-"""Where to look for runs if nobody says where. The parser of the command line needs it."""
+"""The folder in which the command line looks for runs, unless you name another one."""
 
 DEFAULT = ".lox"

@@ -1,4 +1,4 @@
-"""What callbacks raised, until the program that they belong to has been stopped or told.
+"""What callbacks raised, until it has stopped their program or was raised there.
 
 A callback runs some time after the program logged, on another thread. If it raises, the
 error reaches the program at one of two places, and only once:
@@ -48,7 +48,7 @@ class Failures:
 
     def __init__(self):
         self._lock = threading.Lock()
-        # Listeners that are not called any more, until their program has been told.
+        # Listeners that are not called until their program has got the error.
         self._muted: dict[Hashable, Failure] = {}
         # What no waiting thread has been given yet.
         self._uncollected: list[Failure] = []
@@ -82,7 +82,7 @@ class Failures:
         """Return and forget the failures, except those for which other threads wait."""
         with self._lock:
             mine, others = [], []
-            # `lox.barrier` takes what nobody else waits for; a tapped function, its own.
+            # A tapped function takes its own, and `lox.barrier` what no thread waits for.
             for failure in self._uncollected:
                 owner = failure.listener
                 is_mine = owner == listener or not self._awaited[owner]

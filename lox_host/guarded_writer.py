@@ -102,7 +102,7 @@ class GuardedWriter:
     def has_done_nothing(self, since: float) -> bool:
         """Return whether a thread that has waited since `since` should lose patience.
 
-        A writer that returns from a call now and then is only slow.
+        A writer that returns from some calls is only slow.
         """
         return time.monotonic() - max(since, self._progress) >= self._patience
 
@@ -218,5 +218,5 @@ class GuardedWriter:
 
 
 def _described(error: BaseException) -> str:
-    # The message goes on behind it with a full stop.
+    # The message continues with a full stop.
     return f"{type(error).__name__}: {error}".removesuffix(".")

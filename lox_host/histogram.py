@@ -4,7 +4,7 @@
 
     {"counts": [bins], "edges": [bins + 1], "nonfinite": []}
 
-It is told by this form, so that stores need no format of their own for it.
+It is recognised by this form, so stores need no special format for it.
 """
 
 from collections.abc import Iterator, Mapping

@@ -28,7 +28,7 @@ from types import CodeType, FrameType
 
 
 class Interrupt:
-    """Whether Ctrl-C was pressed, and the main thread has not been told."""
+    """Whether Ctrl-C was pressed, and the main thread does not know yet."""
 
     is_pending = False
 
@@ -104,7 +104,7 @@ def _watch() -> None:
 
 
 def _noticed() -> bytes:
-    """Return the numbers of the signals that nobody has taken notice of yet."""
+    """Return the numbers of the signals that have come since the last call."""
     with contextlib.suppress(BlockingIOError):
         return os.read(_pipe[0], 64) if _pipe else b""
     return b""

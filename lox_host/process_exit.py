@@ -1,7 +1,7 @@
-"""What was logged is written even when the process ends, is told to end, or forks.
+"""Write what was logged when the process exits, gets SIGTERM, or forks.
 
-At a normal exit, programs are waited for, then all runs are ended. At SIGTERM nobody knows
-whether a program will ever return, so only what has reached the host is written. A forked
+At a normal exit, lox waits for programs, then ends all runs. At SIGTERM it is not known
+whether a program will ever return, so lox writes only what has reached the host. A forked
 child leaves everything to its parent.
 """
 
@@ -20,7 +20,7 @@ from lox_host.display.terminal import region
 from lox_host.interrupts import at_signal, forget_signals, watch_signals
 from lox_host.worker_thread import forget_threads
 
-# How many seconds a back end may take when the process is told to end.
+# How many seconds a back end may take after SIGTERM.
 PATIENCE = 10.0
 
 

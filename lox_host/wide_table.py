@@ -225,7 +225,7 @@ def _lines(labels: Iterable[Cells], owner: np.ndarray) -> tuple[np.ndarray, np.n
     grows = np.diff(line) > 0
     if not grows[np.diff(owner) == 0].all():
         # Steps that do not grow: the lines stay in the order of logging.
-        # Number them anew by where each appears first.
+        # Number them by where each appears first.
         _, first = np.unique(line, return_index=True)
         line = np.argsort(np.argsort(first))[line]
     return line, number

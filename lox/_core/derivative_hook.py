@@ -1,9 +1,9 @@
 """Trace a function to look inside, and look into what it differentiates.
 
-Seen from the outside, a training step is one program with both passes. In there, it cannot
-be told for certain what leaves a scope, what the forward pass keeps for later, and what is
-a cotangent. So lox does not try. While it traces a function to look inside, it looks at
-each function that is differentiated in there, before JAX differentiates it:
+Seen from the outside, a training step is one program with both passes. In there, nothing
+tells apart what leaves a scope, what the forward pass keeps for later, and what is a
+cotangent. So lox does not try. While it traces a function to look inside, it looks at each
+function that is differentiated in there, before JAX differentiates it:
 
     def step(params, x):                    lox.watch(step) traces `step`
         jax.grad(loss)(params, x)           JAX differentiates not `loss`, but what `look`

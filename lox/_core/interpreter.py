@@ -1,7 +1,7 @@
 """Evaluate a program, and hand each of its records to a handler.
 
-Programs are never edited, because JAX caches them. They are evaluated once more, equation
-by equation, with the given arguments: arrays, or tracers of a `jit`, `vmap` or `grad`
+Programs are never edited, because JAX caches them. They are evaluated again, equation by
+equation, with the given arguments: arrays, or tracers of a `jit`, `vmap` or `grad`
 around. The result is that of the program without its records, and what was collected:
 
     { lambda ; x. let        interpreter = Interpreter(handler)
@@ -194,7 +194,7 @@ class _Evaluation:
 
         For the program above, at the `scan` (equation 3): `sin` and `mul` are evaluated as
         one small program, which returns `y` for the record and `z` for the `scan`. Then the
-        record is handed over, and `x` and `y` are dropped, as nothing reads them any more.
+        record is handed over, and `x` and `y` are dropped, as nothing reads them later.
         """
         logged = {var for eqn in self.records for var in variables(eqn.invars)}
         if self.pending:
@@ -209,7 +209,7 @@ class _Evaluation:
             self._inspect(self.pending)
         if self.records:
             self._hand_over(self.records)
-        # Drop values that nothing reads any more, so that their memory is free. A handler
+        # Drop values that nothing reads later, so that their memory is free. A handler
         # may want to see the others again, next to a later value.
         kept = self.inspected or ()
         for eqn in (*self.pending, *self.records):

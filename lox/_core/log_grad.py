@@ -16,8 +16,8 @@ computed again, across devices. From then on it is a record like any other, for 
 transformations around `grad`.
 
 Why not a `custom_vjp`? It has no forward mode. And why the mark? `jvp` of a gradient, as
-in `hessian`, differentiates the primitive on the tangent once more, and so does `grad` of
-a `jvp`. What flows back there is the cotangent of a tangent, not of `h`. So the derivative
+in `hessian`, differentiates the primitive on the tangent again, and so does `grad` of a
+`jvp`. What flows back there is the cotangent of a tangent, not of `h`. So the derivative
 of a marked primitive is a plain identity.
 
 The primitive has no effect. In a program that is not differentiated, it vanishes when the

@@ -69,7 +69,7 @@ def stage_once(fun: Callable, jaxpr: Program, *args: PyTree) -> Staged:
     """Stage `fun(jaxpr, *args)`, or return what an earlier call staged.
 
     A rule asks several times what a program logs: to find out what a loop must carry, how
-    many rows there are, and for the loop itself. If it interpreted the program anew each
+    many rows there are, and for the loop itself. If it interpreted the program each
     time, tracing nested loops would take time exponential in their depth.
 
     The cache of `jax.jit` is right for this. Its key holds the function, the structure of

@@ -130,9 +130,9 @@ def _load(
 def _select(
     paths: Sequence[Path], word: _Word | None, where: Where | None, session: str | None
 ) -> tuple[list[SelectedRun], list[str]]:
-    """Return the runs that are meant, each in its newest session unless that is said.
+    """Return the selected runs, each in its newest session unless one is named.
 
-    The names of their older sessions come with them if nobody said which session to take.
+    If none is named, this also returns the names of their older sessions.
     """
     runs = all_runs(paths, session)
     if session is not None:

@@ -8,7 +8,7 @@ has to happen depends on how the program came to many devices:
                             devices. So the call is mapped over them, each knows its number,
                             and the caller decides which of them call (`lower_per_device`)
     inside a `shard_map`    each device has its own values, and calls. Along axes that are
-                            not manual, the program is partitioned once more, and only the
+                            not manual, the program is partitioned again, and only the
                             first device calls (`once_per_device`)
 """
 

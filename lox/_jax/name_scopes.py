@@ -3,8 +3,8 @@
 JAX writes down for each equation which scopes it was traced in: those that the user opened
 with `jax.named_scope`, and those of transformations. For the derivative of a function that
 opens `block` and `mlp`, it shows them as `transpose(jvp(block))/mlp`. The programs inside
-an equation, such as the body of a `scan`, start anew: their scopes are inside those of the
-equation.
+an equation, such as the body of a `scan`, start without any: their scopes are inside those
+of the equation.
 """
 
 import contextlib

@@ -183,8 +183,8 @@ def shard_map(fun: Callable, eqn: JaxprEqn, in_specs: Specs, out_specs: Specs) -
 def split_around_shard_map(axis: AxisData) -> tuple[str, ...] | None:
     """Return the mesh axes that a `vmap` around the innermost `shard_map` is split over.
 
-    None: it is not around a `shard_map`. JAX makes another axis of the one that is split,
-    which stands for the examples of one device.
+    None: it is not around a `shard_map`. JAX replaces an axis that is split by another one,
+    which holds the examples of one device.
     """
     # An axis that is split is known by its name: JAX has made another object of it.
     for other in _vmaps_around.get():
@@ -216,7 +216,7 @@ def splitting_examples() -> contextlib.AbstractContextManager:
     Where a `vmap` with `spmd_axis_name` is around a `shard_map`, the types in the programs
     that JAX has batched lack the axes that the examples are split over (in JAX 0.12, too).
     So JAX adds equations that let values vary along them, and these fail if the program is
-    batched or traced once more, now with the right types.
+    batched or traced again, now with the right types.
     """
     return setting(_may_vary_already, True)
 
@@ -249,7 +249,7 @@ def manual_axes() -> list[str]:
 def coordinates() -> dict[str, jax.Array]:
     """Return the position in the mesh of the device that runs this `shard_map`."""
     found = {axis: jax.lax.axis_index(axis) for axis in manual_axes()}
-    # Nothing varies along `spmd_axis_names` yet, so JAX must not hear of it from here.
+    # Nothing varies along `spmd_axis_names` yet, and these indices must not be the first.
     split = get_axis_env().spmd_axis_names
     return {
         _axis_name(axis): make_unvarying(index) if axis in split else index

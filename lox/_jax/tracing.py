@@ -201,9 +201,9 @@ def user_frames(eqn: JaxprEqn) -> list[SourceFrame]:
 
 
 def place() -> object:
-    """Return what stands for the place in the user's code of what is being traced.
+    """Return an object that identifies the user's line that is being traced.
 
-    It is one object for each equation, even when that is traced again. None: not known.
+    If an equation is traced again, the object is the same. None: the line is not known.
     """
     return source_info_util.current().traceback
 

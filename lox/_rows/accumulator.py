@@ -17,7 +17,7 @@ example of a batch, and the steps of one of the rows.
     valid    (*batch)          masks    (*batch)
 
 Whether an example has logged any row at all is known while the program runs (`valid`), but
-often it can be told before (`paths`): if both branches of a `cond` log a key, each example
+often it is known before (`paths`): if both branches of a `cond` log a key, each example
 takes one of them. Then the result needs no mask.
 
 Invariant: where `valid` is False, the value is the neutral element of the reduction. So

@@ -259,7 +259,7 @@ def per_example(entry: E, size: int) -> E:
 
 
 def check_batch(key: str, entry: Entry, widest: Entry) -> None:
-    """Raise if it cannot be told which batch axes of two entries are the same."""
+    """Raise if it is not clear which batch axes of two entries are the same."""
     if embedding(entry.batch, widest.batch) is None:
         raise ValueError(
             f"{key!r} depends on `vmap`s of size {entry.batch} at {entry.where} and of "

@@ -102,7 +102,7 @@ class Gathering:
         return threaded, totals, rings
 
     def finish(self, state: CarriedState, rows: Collected, length: int | None) -> Collected:
-        """Return what the loop has logged in `length` iterations. None: nobody knows.
+        """Return what the loop has logged in `length` iterations. None: it is not known.
 
         `rows` are those that have left the loop already.
         """

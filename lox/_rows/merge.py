@@ -7,8 +7,8 @@ and `align` for each branch).
 
 Under `vmap`, a `cond` has become a program that runs all of its branches, one after the
 other, and masks what each logs by the examples that took it. What they log is found in a
-row, but no example logs in two of them. Joined in time, the rows of a branch would stand
-behind those of another, and an example that took either would have a gap. So the branches
+row, but no example logs in two of them. Joined in time, the rows of a branch would come
+after those of another, and an example that took either would have a gap. So the branches
 of one `cond` share rows, as if one had run (`merge`):
 
     log a                        all examples       a    a    a
@@ -184,7 +184,7 @@ def _by_cond(parts: Sequence[Rows], depth: int) -> list[list[Rows]]:
 def _is_same_run(last: Branch | None, branch: Branch | None) -> bool:
     """Tell whether a branch comes after another in one run of a `cond`.
 
-    In a Python loop the same `cond` may run again: then branches start from 0 anew.
+    In a Python loop the same `cond` may run again: then branches start from 0 again.
     """
     if last is None or branch is None:
         return last is branch

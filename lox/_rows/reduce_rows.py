@@ -64,8 +64,8 @@ def _check(key: str, value: PyTree, reduction: Reduction) -> None:
         ) from None
 
 
-# Jitted, or each call would compile its loop anew. The loop of `"min"` and `"max"` depends
-# on `jax_debug_infs`, and JAX 0.7 does not trace anew when that flag changes.
+# Jitted, or each call would compile its loop again. The loop of `"min"` and `"max"` depends
+# on `jax_debug_infs`, and JAX 0.7 does not trace again when that flag changes.
 @ft.partial(jax.jit, static_argnames=("key", "reduction", "debug_infs"))
 def _over_leading(rows: Rows, key: str, reduction: Reduction, debug_infs: bool) -> Rows:
     fun = ft.partial(_over_time, key, reduction)

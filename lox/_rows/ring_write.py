@@ -56,7 +56,7 @@ tracing.leave_keys_unused(write_p)
 class _Write(Generic[T]):
     """The operands of `lox_write`, by name. See above for their axes.
 
-    They are arrays, or what stands for them: their types, or their axes of examples.
+    They are arrays, or in place of each array its type or its axis of examples.
     """
 
     columns: Sequence[T]
@@ -124,8 +124,8 @@ def _batch(
     # One axis for rows is before those of the batch.
     second = ft.partial(_with_axis, size=axis.size, to=1)
     count, valid = write.count, write.valid
-    # If all examples write the same rows, they go on sharing one count, which is quicker:
-    # the row is at the same place for all of them, and one slice writes it.
+    # If all examples write the same rows, they still share one count, which is quicker: the
+    # row is at the same place for all of them, and one slice writes it.
     is_shared = axes_of.count is None and axes_of.valid is None and count.ndim == 0
     if not is_shared:
         count = in_front(count, axes_of.count)

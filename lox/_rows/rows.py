@@ -139,7 +139,7 @@ class Rows:
     @property
     def row(self) -> RowForm:
         """The form of one row. There must be no leading axes."""
-        # ([time,] *batch, ...) -> (...). Leading axes would have to be told from these.
+        # ([time,] *batch, ...) -> (...). There are no leading axes in front of these.
         n = self.time + len(self.batch)
         leaves, treedef = jax.tree.flatten(self.value)
         return treedef, tuple(jax.ShapeDtypeStruct(x.shape[n:], x.dtype) for x in leaves)

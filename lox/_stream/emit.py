@@ -92,8 +92,8 @@ def _lowering(call_host: Callable) -> Callable:
                     call_host(context, deliver, token, *pack(leaves, groups))
                 )
 
-            # Whatever is known while lowering needs no condition: with one caller and
-            # records that surely exist, the call stands alone.
+            # What is known while lowering needs no condition: with one caller and records
+            # that surely exist, there is none.
             conditions = [jnp.isin(device, np.array(callers))] if callers else []
             wanted = [_is_wanted(record) for record in jax.tree.unflatten(form, leaves)]
             if not any(condition is True for condition in wanted):

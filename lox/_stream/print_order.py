@@ -10,7 +10,7 @@ visible.
     emit 3                    token -> emit 3
 
 So lox puts a program in order when it is complete, which is when JAX lowers it. The program
-is evaluated once more, and the token is passed through everything that holds a host call,
+is evaluated again, and the token is passed through everything that holds a host call,
 by the same rules as for `tap`.
 """
 

@@ -75,8 +75,8 @@ def progress(fun: Callable[P, R], *, title: str | None = None) -> Callable[P, R]
 
 
 def _count(title: str, fun: Callable, *args: PyTree, **kwargs: PyTree) -> PyTree:
-    # Logs are left for the transformations around, but never printed: lines would tear the
-    # bar apart.
+    # Logs are left for the transformations around, but never printed: lines would break up
+    # the bar.
     is_printed = _context.state() == "printed"
     with _context.silent() if is_printed else contextlib.nullcontext():
         traced = trace(fun, *args, **kwargs)

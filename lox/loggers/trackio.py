@@ -25,10 +25,10 @@ class TrackioLogger(Logger):
 
     Args:
         project: The name of the project.
-        kinds: By key `"image"`, `"video"` or `"histogram"`, for arrays that do not look
-            like what they are, or look like what they are not. Images are
-            `(height, width)`, videos have time in front, both perhaps with channels
-            behind; integers up to 255 or floats up to 1.
+        kinds: By key, `"image"`, `"video"` or `"histogram"`, for arrays whose shape and
+            dtype do not say what they are. Images are `(height, width)`, videos have time
+            in front, and both can have channels at the end; values are integers up to 255
+            or floats up to 1.
         config: The configuration of the runs.
         on_error: See `Logger`.
         all_processes: See `Logger`.

@@ -47,7 +47,7 @@ def complete_run(prefix: str, **_: object) -> list[str]:
         if is_store(folder or prefix or DEFAULT):
             stores = locate(prefix or DEFAULT)[0]
             paths = [run.path for run in all_runs(stores)]
-            # Shells print what they are told: no names that move the cursor.
+            # Shells print this as it is, so leave out names that would move the cursor.
             return [path for path in paths if path.isprintable()]
     stores = stores_below(folder or ".", HINT_FOLDERS)
     return [os.path.join(path, "") for path in stores]

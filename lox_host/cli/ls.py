@@ -15,7 +15,7 @@ from lox_host.reading.where import select_where
 from lox_host.store import StoredRun, retry_if_stale
 
 NOT_FINITE = 20  # runs that are named because some of their values are not finite
-LINES = 50  # runs that a terminal shows unless it is told how many
+LINES = 50  # runs that a terminal shows without `--limit`
 
 
 @retry_if_stale

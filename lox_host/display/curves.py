@@ -103,8 +103,8 @@ def running_mean(values: np.ndarray, number: int) -> np.ndarray:
     """Replace each row with the mean of the last rows up to it."""
     if number == 1:
         return values
-    # A mean is a difference of sums. A sum with a NaN in it would lose all that follow, so
-    # what is not finite is counted apart.
+    # A mean is a difference of sums. A NaN would spoil all sums after it, so values that
+    # are not finite are counted separately.
     finite = np.isfinite(values)
     sums = np.cumsum(np.append(0.0, np.where(finite, values, 0)))
     not_finite = np.cumsum(np.append(0, ~finite))

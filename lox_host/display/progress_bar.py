@@ -1,4 +1,4 @@
-"""A progress bar: on a terminal one that moves, elsewhere a line now and then.
+"""A progress bar: on a terminal one that moves, elsewhere a line every few seconds.
 
 Both end in how long the rest will take (the ETA): `train: 25%, 50/200 iterations, 5/s, 0:30
 left`. On a terminal rich writes it, elsewhere `progress_text`.

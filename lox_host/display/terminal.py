@@ -85,7 +85,7 @@ class Region:
                 self._release()
 
     def fork(self) -> None:
-        """Wait until nobody is writing, before the process forks."""
+        """Wait until no thread is writing, before the process forks."""
         self._lock.acquire()
 
     def forked(self, *, is_child: bool) -> None:

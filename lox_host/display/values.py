@@ -45,7 +45,7 @@ def short(value: Any) -> str:
 def _histogram(value: Any) -> str | None:
     """Write a histogram: how many values there are, and where. None: it is none.
 
-    A `lox.Histogram` is told by what it offers, as `lox` is not imported here.
+    A `lox.Histogram` is recognised by its fields, as `lox` is not imported here.
     """
     if tuple(getattr(type(value), "__dataclass_fields__", ())) == FIELDS:
         value = {name: getattr(value, name) for name in FIELDS}
@@ -72,9 +72,9 @@ def _is_readable(x: object) -> bool:
 def _has_elements(value: Any) -> bool:
     """Return whether an array is a `jax.Array` whose elements can be read here.
 
-    JAX is not imported for this: an array is told by what it offers. The dtype of typed
-    PRNG keys is none of NumPy's. Tracers raise a `TypeError` when they are asked, and the
-    arrays of other libraries do not know the question.
+    JAX is not imported for this: an array is recognised by its attributes. The dtype of
+    typed PRNG keys is none of NumPy's. For tracers the attribute raises a `TypeError`, and
+    the arrays of other libraries do not have it.
     """
     if not isinstance(value.dtype, np.dtype):
         return False

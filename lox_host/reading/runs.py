@@ -63,7 +63,7 @@ class Runs(list[StoredRun]):
     def _repr_html_(self) -> str:
         return html_table(self._table(), self._note())
 
-    # IPython shows a list element by element unless it is told otherwise.
+    # Without this, IPython would show the list element by element.
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(repr(self))
 

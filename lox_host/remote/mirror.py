@@ -9,7 +9,7 @@
 The mirrored journal has the format of an ordinary session, so all code that reads stores
 can read the mirror. A segment never changes, so it is downloaded at most once.
 
-An upload rewrites the manifest only now and then, and its latest segments may not be in it.
+An upload does not rewrite the manifest for each segment, so it may lack the latest ones.
 To refresh a session, lox gets the manifest if it has changed, and then asks for the
 segments with the next numbers until one does not exist:
 
@@ -206,8 +206,8 @@ def _probe(
             try:
                 new_lines = read_lines(data)
             except (OSError, ValueError):
-                # The segment is incomplete. Go on without its lines: readers notice the gap
-                # in the line numbers. The next refresh asks for it again.
+                # The segment is incomplete. Leave out its lines: readers notice the gap in
+                # the line numbers. The next refresh asks for it again.
                 before_it = dataclasses.replace(state, next=number, size=len(lines))
                 damaged = damaged or before_it
                 (folder / name).unlink(missing_ok=True)

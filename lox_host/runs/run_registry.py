@@ -151,8 +151,8 @@ class RunRegistry:
         """Return the error for an id that has no run, or whose run is finished."""
         if self.is_finished(id):
             return ValueError(
-                f"The run {self._names_of_finished[id]!r} is finished: nothing can be "
-                "logged to it any more. Call `logger.finish` last, or `logger.init` for "
+                f"The run {self._names_of_finished[id]!r} is finished, so nothing "
+                "more can be logged to it. Call `logger.finish` last, or `logger.init` for "
                 "another run."
             )
         return ValueError(

@@ -7,7 +7,7 @@
     the marker, or the list of sessions          all sessions
 
 The old store stays as it is. `repair` copies sessions without problems byte by byte, and
-writes the others anew.
+writes what is left of the others.
 """
 
 import os

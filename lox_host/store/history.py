@@ -259,7 +259,7 @@ def link_sessions(readers: "Iterable[Reader]") -> "list[Reader]":
         earlier: dict[int, tuple[RunOf, ...]] = {}
         for run in reader.runs.values():
             identity = run.identity, run.process
-            # A run that starts anew begins a chain of its own.
+            # A run that is not resumed begins a chain of its own.
             chain = chains.get(identity, ()) if run.resumed else ()
             if chain:
                 earlier[run.id] = chain

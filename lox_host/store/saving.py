@@ -1,4 +1,4 @@
-"""Save rows that are all there: add them to the runs of a store, or replace these.
+"""Save finished logs: add their rows to the runs of a store, or replace these runs.
 
 Rows are added where their run already is, at the end of its newest session, so that a run
 that is saved two hundred times is one session of a few files. If that cannot be added to,
@@ -124,8 +124,8 @@ def _add_to(
             time.sleep(0.05)
     ids = {run.key: id for id, run in reader.runs.items()}
     if session is None:
-        # It cannot be added to, so what it has of these runs is written once more, in front
-        # of the new rows.
+        # It cannot be added to, so what it has of these runs is written again, in front of
+        # the new rows.
         before = [
             block.renamed({ids[run.key]: run.id})
             for run in runs

@@ -104,7 +104,7 @@ class Session:
             return None
         session = cls.__new__(cls)
         session._begin(reader.folder, file, Segments.after(reader.folder, reader.frames))
-        # Go on where the last writer stopped: line numbers, groups and row numbers.
+        # Continue where the last writer stopped: line numbers, groups and row numbers.
         session._lines = now.next_number
         for number, layout in reader.layouts.items():
             kind, _ = flatten(layout.empty_block())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class ConsoleWriter:
     """The host side of `ConsoleLogger`.
 
-    A table lasts from when the first run is opened until none is open any more.
+    A table lasts from the first run that is opened until no run is open.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class LiveTable:
 
 
 class PlainLines:
-    """A line now and then, for where nothing can move."""
+    """A line every few seconds, where there is no terminal."""
 
     def __init__(self, file: TextIO | None, every: float, *, title: str, most: int):
         self._file, self._every = file, every

@@ -18,8 +18,8 @@ class RemoteSaveWriter:
 
     Args:
         url: The address of the store.
-        mode: `"a"` adds to what is there, `"w"` first removes the sessions that nobody is
-            writing, `"x"` raises if there is a store.
+        mode: `"a"` adds to what is there, `"w"` first removes the sessions that no process
+            is writing, `"x"` raises if there is a store.
         environment: Returns what is to be stored of where the process runs. None: nothing.
 
     Attributes:

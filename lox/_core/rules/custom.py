@@ -16,15 +16,10 @@ the user's rule.
         return y, cos(x) * t
 
 JAX runs either the function or its rule, never both, and their outputs must have the same
-form. That is the difficulty here, since a rule need not log what its function logs:
-
-    the rule logs a key     what happens
-    as the function does    its rows are the function's rows
-    in another form         the function is run once more, for this key only
-    not at all              the key is a gap: it gets a mask, which is false under the rule
-
-`find_gaps` finds the gaps before the function is rebuilt, and `run_rule` does the rest when
-JAX runs the rule, both in `custom_logs.py`.
+form. That is the difficulty here, since a rule need not log what its function logs.
+`custom_logs.py` says what happens to each key. Its `find_gaps` finds the keys that only the
+function logs, before the function is rebuilt, and `run_rule` does the rest when JAX runs
+the rule.
 """
 
 import dataclasses
@@ -76,7 +71,7 @@ def custom_jvp(
     ) -> tuple[list, list]:
         inputs = [args[i] for i in live]
         outs, tangents = jax.jvp(function_of(eqn, args, live), inputs, tangents)
-        # Tangents of integers are zeros of the dtype float0, which `jvp` below makes anew.
+        # Tangents of integers are zeros of the dtype float0: `jvp` below makes its own.
         return outs, [t for t in tangents if is_differentiable(t)]
 
     def itself(interpreter: Interpreter, args: list, tangents: list) -> Staged:

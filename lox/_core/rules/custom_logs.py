@@ -5,7 +5,7 @@ form, logs included. A rule need not log what its function logs:
 
     the rule logs a key     what happens
     as the function does    its rows are the function's rows
-    in another form         the function is run once more, for this key only
+    in another form         the function runs too, for this key only
     not at all              the key is a gap: it gets a mask, which is false under the rule
 
 For example, the rule of `f` does not call `f`, but logs a key of its own:
@@ -144,7 +144,7 @@ def run_rule(
     found = jax.eval_shape(adapt, found)
     same = _same(expected, found)
     absent = {key for key in expected.order if found.get((key,)) is None}
-    # A gap has its mask already. Any other key that is missing now cannot get one any more.
+    # A gap has its mask already. It is too late for any other key that is missing now.
     unexpected = {split_entry_key(key)[0] for key in absent} - gaps
     if unexpected:
         raise _unsettled(unexpected)

@@ -1,7 +1,7 @@
 """Defer the rewriting of an inner program until JAX batches the equation that holds it.
 
 A vmapped `cond` masks the records in its branches, at every depth. A `cond` inside it is
-vmapped next, and masks its records once more. If the outer one rewrote the inner one, and
+vmapped next, and masks its records again. If the outer one rewrote the inner one, and
 the inner one then rewrote itself again, the innermost of n nested `cond`s would be
 rewritten n times, and all of them n + (n - 1) + ... + 1 times. So the outer one rewrites
 only the records directly in its branches, and puts an equation `lox_deferred` in place of

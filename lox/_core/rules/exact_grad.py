@@ -13,7 +13,7 @@ has to wait for the backward pass. Loops are not always split as the program was
 
                     scan { lox_log[k] k anchors=i ; i' = i + 1 }
 
-    `while`     The loop runs once for what is known and once more, as a whole, for its
+    `while`     The loop runs once for what is known and again, as a whole, for its
                 derivative or for a block that `checkpoint` computes again. The second run
                 must not log, so lox removes its records.
 

@@ -4,7 +4,7 @@ Before flax runs such a loop, it checks that variables which all iterations shar
 depend on the iteration: it traces the body, drops what these variables do not need with
 `jax.interpreters.partial_eval.dce_jaxpr`, and looks at which inputs are left. A log has an
 effect and is never dropped, so its value looks like something that the variables need. In
-this check alone, logs are left out. The loop itself is traced once more, with all of them.
+this check alone, logs are left out. The loop itself is traced again, with all of them.
 """
 
 from collections.abc import Callable, Sequence

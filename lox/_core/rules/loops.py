@@ -111,7 +111,7 @@ def _while(
 
     buffering = _buffering(interpreter, eqn, logs_of_both)
     if buffering:
-        # Once more, now with a buffer: its handler does not ask for another one.
+        # Run this rule again with a buffer, whose handler does not ask for another one.
         outs, left = _while(buffering, eqn, *args)
         return outs, _flushed(buffering, left)
     rows = lambda: _most_rows(logs(None))  # noqa: E731

@@ -172,7 +172,7 @@ class LookAtValues(Handler):
         state, counter = logs.threaded.seen
         if jnp.ndim(counter) > jnp.ndim(self.counter):  # out of a `shard_map`
             state = self.joined(state)
-        # Back in this region, its own counter goes on.
+        # Back in this region, its own counter counts again.
         seen = dataclasses.replace(logs.threaded, seen=(state, self.counter))
         return logs.replace(threaded=seen)
 

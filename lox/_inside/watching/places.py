@@ -274,9 +274,9 @@ def _entries(program: Jaxpr, within: ScopesAround) -> Iterator[ScopeEntry]:
         levels = levels_of(eqn)
         if levels and levels[0].is_watched:
             # JAX has moved it out of a loop that it differentiates, into the middle of
-            # the scopes around the loop. These go on.
+            # the scopes around the loop. These stay open.
             continue
-        # How many of the open scopes go on. The others end here, and new ones begin:
+        # How many of the open scopes stay open. The others end here, and new ones begin:
         #     open a/b/c, now a/b/d    ->    close c at i, open d at i
         same = 0
         while same < min(len(levels), len(opened)) and levels[same] == opened[same][0]:

@@ -122,7 +122,7 @@ def _watched(
     with looking(WatchInside(options)), open_module_scopes():
         traced = interpreter.trace(fun, *args, **kwargs)
     _warn_of_no_match(options.selection, traced.jaxpr.jaxpr)
-    # Evaluated once more, the derivatives in the program must not be watched again.
+    # What is differentiated in the program has been watched while it was traced.
     with not_looking():
         outs, _ = interpreter.on_device()(traced.jaxpr, *traced.args)
     return traced.output(outs)

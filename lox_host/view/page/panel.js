@@ -1,6 +1,6 @@
 // One panel of curves: drawing, zoom, hover, and the click that isolates a run.
 
-const LIVE_POINTS = 3; // times as many points as at first may come live before all is asked anew
+const LIVE_POINTS = 3; // times as many points as at first may come live before all is requested again
 
 class CurvePanel {
   constructor(key, { height = 210, fields = () => panelFields(key), title = key } = {}) {
@@ -79,7 +79,7 @@ class CurvePanel {
     if (this.again || this.stale) { this.again = false; this.load(); }
   }
 
-  // Add new rows to what is drawn. False if all has to be asked for anew.
+  // Add new rows to what is drawn. False if everything has to be requested again.
   append(fresh) {
     const { data } = this;
     const same = fresh.groups.length === data.groups.length && fresh.runs === data.runs &&
