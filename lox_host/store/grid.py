@@ -41,6 +41,7 @@ class Grid(NamedTuple):
     @classmethod
     def of(cls, ids: np.ndarray) -> "Grid | None":
         """Return the grid that rows with these runs form, or None."""
+        # A piece begins where another run does. All pieces must have the same length.
         starts = np.flatnonzero(ids[1:] != ids[:-1]) + 1
         starts = np.concatenate([[0], starts])
         length = int(starts[1]) if len(starts) > 1 else len(ids)
@@ -48,6 +49,7 @@ class Grid(NamedTuple):
             return None
         if not np.array_equal(starts, np.arange(0, len(ids), length)):
             return None
+        # The same runs must come in the same order each time.
         pieces = ids[starts]
         runs = len(np.unique(pieces))
         times = len(pieces) // runs
@@ -129,6 +131,7 @@ def _read_group(
     keys: Sequence[str],
     runs: Sequence[int],
 ) -> dict[str, StackedRows] | None:
+    """Return the rows of keys that were logged together, or None if they are no grid."""
     ids = _column(files, frames, RUN)
     grid = None if ids is None else Grid.of(ids)
     if grid is None or not _are_in_order(files, frames):
@@ -136,6 +139,7 @@ def _read_group(
     place_of = {run: place for place, run in enumerate(grid.runs.tolist())}
     if not all(run in place_of for run in runs) or not files.knows(grid.runs):
         return None
+    # Read each column once, as keys share those of their steps.
     places = np.array([place_of[run] for run in runs])
     arrays: dict[int, np.ndarray] = {}
     numbers = {*layout.shared, *(i for key in keys for i in layout.keys[key].columns)}

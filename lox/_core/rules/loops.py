@@ -204,6 +204,7 @@ def repeat_in_chunks(
         return [i + 1, *outs], logs
 
     def step(interpreter: Interpreter, consts: list, carry: list):
+        # Under `vmap` each example has a counter, as some end before the others.
         start = jnp.zeros(carry[0].shape, jnp.int32)
         inner, init = collecting_only(interpreter, capacity), [start, *carry]
         prepare = ft.partial(stage, step_inside)

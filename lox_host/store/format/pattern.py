@@ -46,6 +46,8 @@ class Pattern(NamedTuple):
     def of(cls, column: np.ndarray, depth: int = 0) -> "Pattern | None":
         """Return the pattern of a column that has one number per row, or None."""
         bits = column if depth else _bits(column)
+        # Try pieces that grow by the first difference, such as steps, and if these would be
+        # too short, pieces of equal numbers, such as runs.
         differences = np.diff(bits)
         step = int(differences[0])
         breaks = np.flatnonzero(differences != step) + 1
@@ -59,6 +61,7 @@ class Pattern(NamedTuple):
         times, pieces = len(pieces) // period, pieces[:period]
         if len(pieces) == len(bits) or depth == DEPTH:
             return None
+        # The first numbers of many pieces may follow a pattern, too.
         if len(pieces) > 16 and (inner := cls.of(pieces, depth + 1)) is not None:
             return cls(inner, each, step, times)
         if len(pieces) > MOST:
