@@ -19,7 +19,8 @@ them one by one, with what a run logged at one step in one row.
 import dataclasses
 import functools as ft
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from typing import NamedTuple, overload
+from operator import attrgetter
+from typing import NamedTuple, TypeVar, overload
 
 import numpy as np
 
@@ -28,6 +29,8 @@ from lox_host.tree import Tree, leaves, map_arrays, row_structure
 # The `order` of a row is PACKET_STRIDE times the number of the packet that it arrived in,
 # and its own number in there.
 PACKET_STRIDE = 2**32
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,6 +187,10 @@ class Batch(Sequence[Block]):
     def __len__(self) -> int:
         return len(self._blocks)
 
+    # That of `Sequence` calls `__getitem__` for each block.
+    def __iter__(self) -> Iterator[Block]:
+        return iter(self._blocks)
+
     def rows(self) -> Iterator[Row]:
         """Iterate over all rows in the order of logging, one for each step of a run.
 
@@ -227,6 +234,52 @@ def merge_blocks(blocks: Sequence[Block]) -> list[Block]:
     for block in blocks:
         alike.setdefault(block.layout, []).append(block)
     return [_concatenate(group) for group in alike.values()]
+
+
+def join_alike(blocks: Sequence[Block]) -> Block | None:
+    """Join blocks one after the other, or return None if that takes a closer look.
+
+    To look at each array of thousands of blocks takes longer than all the rest. So this
+    compares whole columns: it joins blocks of arrays with the same names, dtypes and
+    shapes, and leaves trees and everything else to others.
+    """
+    first = blocks[0]
+    try:
+        forms = _columns([block.forms for block in blocks])
+        if any(len({*map(_facts_of, column)}) > 1 for column in forms.values()):
+            return None
+        trees = {
+            name: {
+                inner: _join_column(column)
+                for inner, column in _columns([*map(attrgetter(name), blocks)]).items()
+            }
+            for name in ("steps", "values", "valid", "masks")
+        }
+        arrays = {
+            name: _join_column([*map(attrgetter(name), blocks)])
+            for name in ("runs", "order", "time")
+        }
+    except (KeyError, TypeError, ValueError):
+        return None
+    return dataclasses.replace(first, **trees, **arrays)
+
+
+_facts_of = attrgetter(*(field.name for field in dataclasses.fields(Form)))
+
+
+def _columns(rows: Sequence[Mapping[str, T]]) -> dict[str, list[T]]:
+    """Return what mappings with the same names have under each of them."""
+    first = rows[0]
+    if {*map(len, rows)} != {len(first)}:
+        raise KeyError("other names")
+    return {name: [row[name] for row in rows] for name in first}
+
+
+def _join_column(parts: Sequence[Tree]) -> np.ndarray:
+    """Concatenate arrays. Raise unless all are arrays of one dtype and shape of rows."""
+    if {*map(type, parts)} != {np.ndarray}:
+        raise TypeError("not arrays")
+    return np.concatenate(parts, dtype=parts[0].dtype, casting="no")
 
 
 def _concatenate(blocks: Sequence[Block]) -> Block:

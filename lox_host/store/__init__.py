@@ -14,8 +14,8 @@ To write: `begin_session` makes the folder of a session, and `Session` writes to
 that were logged together are a *group*, with one *layout* of columns. A *frame* is what a
 group had to write at one flush. It counts once the line of the flush is in the journal,
 which has the place and the checksum of each column; all frames of a flush are in one line.
-Files only grow, so readers need no lock. At its end a session is rewritten once, with large
-frames in place of small ones.
+Files only grow, so readers need no lock. At its end a session with more than a few small
+frames is rewritten once, with large ones in their place.
 
 A store may be damaged, or come from anybody. Whatever a reader finds, it opens regular
 files of the store alone, allocates no more than they hold, and says what is missing, there

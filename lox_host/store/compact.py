@@ -63,7 +63,7 @@ def _rewrite(old: Reader, groups: list[int], new: Segments) -> list[Frame]:
         for group in groups:
             encoder = Encoder(old.layouts[group])
             for chunk in _chunks(old.frames[group]):
-                frames.append(new.write(group, encoder, _joined_columns(old, chunk)))
+                frames.append(new.write(group, encoder, _columns(old, chunk)))
     return frames
 
 
@@ -115,7 +115,7 @@ def _chunks(frames: list[Frame]) -> Iterator[list[Frame]]:
     yield chunk
 
 
-def _joined_columns(old: Reader, frames: list[Frame]) -> list[np.ndarray]:
+def _columns(old: Reader, frames: list[Frame]) -> list[list[np.ndarray]]:
     """Read all columns of several frames of a group."""
     columns = []
     with old.frame_reader() as files:
@@ -124,7 +124,7 @@ def _joined_columns(old: Reader, frames: list[Frame]) -> list[np.ndarray]:
             whole = [part for part in parts if part is not None]
             if len(whole) < len(parts):
                 raise OSError("A frame is damaged.")
-            columns.append(np.concatenate(whole))
+            columns.append(whole)
     return columns
 
 

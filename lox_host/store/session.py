@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from lox_host.rows import Block
+from lox_host.rows import Block, join_alike
 from lox_host.runs.run import Run
 from lox_host.runs.run_config import is_plain
 from lox_host.store.compact import compact
@@ -28,7 +28,7 @@ from lox_host.store.folder import FORMAT, list_session
 from lox_host.store.format import journal
 from lox_host.store.format.files import open_file
 from lox_host.store.format.frame_reader import StaleSession
-from lox_host.store.format.frames import Encoder, Frame
+from lox_host.store.format.frames import LARGE, Encoder, Frame, concatenate
 from lox_host.store.format.layout import Layout, flatten
 from lox_host.store.format.lock import lock, lock_soon
 from lox_host.store.format.segments import Segments, create_file, start_sync, sync
@@ -139,15 +139,19 @@ class Session:
 
     def append(self, blocks: Sequence[Block]) -> None:
         """Add rows. The next `flush` writes them, or this call if there are many."""
-        numbers, count = _row_numbers(blocks, self._rows)
+        numbers, count = _row_numbers([block.order for block in blocks], self._rows)
         # While the disk is full, rows are kept in memory up to a limit. Then they are left
         # out, but their keys are not: an empty block still makes its group.
         waiting = sum(group.nbytes for group in self._groups.values())
         if self._has_failed and waiting > KEPT:
             self._lost_rows += sum(map(len, blocks))
-            blocks = [block.select(slice(0)) for block in blocks]
-        for block, its_numbers in zip(blocks, numbers, strict=True):
-            self._add(block, its_numbers[: len(block)])
+            blocks, numbers = [block.select(slice(0)) for block in blocks], numbers[:0]
+        is_small = len(blocks) > 1 and blocks[0].nbytes < LARGE
+        joined = join_alike(blocks) if is_small else None
+        start = 0
+        for block in blocks if joined is None else [joined]:
+            self._add(block, numbers[start : start + len(block)])
+            start += len(block)
         self._rows += count
         groups = self._groups.values()
         if any(of.nbytes >= BYTES or len(of.waiting) >= BLOCKS for of in groups):
@@ -238,8 +242,8 @@ class Session:
     def _write(self, group: _Group) -> Frame:
         """Write the waiting rows of a group as one frame."""
         # Column 0 is the run, column 1 the row number, which only the session knows.
-        runs, *others = (_concatenate(parts) for parts in zip(*group.waiting, strict=True))
-        columns = [runs, _concatenate(group.numbers), *others]
+        runs, *others = zip(*group.waiting, strict=True)
+        columns = [runs, group.numbers, *others]
         return self._segments.write(group.number, group.encoder, columns)
 
     def _note(self, entry: journal.Entry) -> None:
@@ -263,33 +267,22 @@ def is_open_at(file: int, session: pathlib.Path) -> bool:
         return False
 
 
-def _row_numbers(blocks: Sequence[Block], first: int) -> tuple[list[np.ndarray], int]:
+def _row_numbers(orders: Sequence[np.ndarray], first: int) -> tuple[np.ndarray, int]:
     """Number the rows of all blocks in the order of logging, without gaps.
 
     Rows of several blocks that were logged together have the same number: with `first=5`,
-    the orders `[3, 9]` and `[3, 7]` become `[5, 7]` and `[5, 6]`.
+    the orders `[3, 9]` and `[3, 7]` become `[5, 7, 5, 6]`.
 
     Returns:
-        The numbers of each block, and how many different ones there are.
+        The numbers of all rows, block after block, and how many different ones there are.
     """
-    if not blocks:
-        return [], 0
-    orders = [block.order for block in blocks]
-    order = _concatenate(orders)
-    if len(blocks) == 1 or (order[1:] > order[:-1]).all():
-        rank, count = np.arange(first, first + len(order)), len(order)
-    else:
-        distinct, inverse = np.unique(order, return_inverse=True)
-        rank, count = inverse + first, len(distinct)
-    numbers, start = [], 0
-    for of_block in orders:
-        numbers.append(rank[start : start + len(of_block)])
-        start += len(of_block)
-    return numbers, count
-
-
-def _concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    if not orders:
+        return np.zeros(0, int), 0
+    order = concatenate(orders)
+    if len(orders) == 1 or (order[1:] > order[:-1]).all():
+        return np.arange(first, first + len(order)), len(order)
+    distinct, inverse = np.unique(order, return_inverse=True)
+    return inverse + first, len(distinct)
 
 
 def _to_json(value: Any) -> Any:

@@ -19,6 +19,10 @@ from lox_host.writer import Writer
 
 Environment: TypeAlias = Callable[[], Mapping[str, Any]]
 
+# A session of a few seconds has few frames. Joining them takes longer than writing them,
+# and saves a reader nothing.
+SMALL_FRAMES = 4
+
 
 @runtime_checkable
 class StoreWriter(Writer, Protocol):
@@ -50,7 +54,7 @@ class SaveWriter:
     """Write runs to a store.
 
     A session begins with the first run and ends with the last: then its small frames are
-    joined. A run that is opened later begins another one.
+    joined, if there are more than a few. A run that is opened later begins another one.
 
     Args:
         path: The folder of the store.
@@ -70,7 +74,7 @@ class SaveWriter:
         mode: str = "a",
         environment: Environment | None = None,
         *,
-        small_frames: int = 1,
+        small_frames: int = SMALL_FRAMES,
     ):
         check_mode(mode)
         # Runs are opened later, and the process may be in another folder by then.

@@ -18,7 +18,7 @@ import os
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -31,6 +31,11 @@ from lox_host.store.format.pattern import Pattern
 
 # Columns of fewer rows are stored as they are, without looking for a pattern.
 FEW = 512
+# Arrays of so many bytes are written one after the other, without joining them first.
+LARGE = 64 << 10
+
+# A column of a frame, in parts: arrays with an axis of rows in front.
+ColumnParts: TypeAlias = Sequence[np.ndarray]
 
 
 class Extent(NamedTuple):
@@ -169,14 +174,9 @@ class Encoder:
         writer.release()
         return out.getvalue()
 
-    def frame(
-        self, columns: Sequence[np.ndarray]
-    ) -> tuple[list[bytes | np.ndarray], list[Extent]]:
-        """Return a frame in parts, and the extents of its columns in all of them.
-
-        The large parts are the columns themselves, which are not copied.
-        """
-        rows = len(columns[0])
+    def frame(self, columns: Sequence[ColumnParts]) -> "EncodedFrame":
+        """Encode a frame. The large parts are the columns themselves, without a copy."""
+        rows = sum(map(len, columns[0]))
         buffers = [_Buffer.of(column) for column in columns]
         is_compressed = any(buffer.pattern is not None for buffer in buffers)
         nodes: list[tuple[int, int]] = []
@@ -191,47 +191,79 @@ class Encoder:
             )
         header = record_batch(rows, nodes, sizes, is_compressed=is_compressed)
         parts: list[bytes | np.ndarray] = [header]
-        offset, extents = len(header), []
+        offset, offsets = len(header), []
         for buffer in buffers:
             prefix = buffer.prefix if is_compressed and buffer.size else b""
             padding = bytes(-buffer.size % 8)
-            checksum = zlib.crc32(buffer.data)
-            place = offset + len(prefix)
-            extents.append(Extent(place, buffer.size, checksum, buffer.pattern))
-            parts += [prefix, buffer.data, padding]
-            offset = place + buffer.size + len(padding)
-        return parts, extents
+            offsets.append(offset + len(prefix))
+            parts += [prefix, *buffer.parts, padding]
+            offset = offsets[-1] + buffer.size + len(padding)
+        return EncodedFrame(parts, buffers, offsets, offset)
+
+
+class EncodedFrame(NamedTuple):
+    """The bytes of a frame, before anybody has read them.
+
+    Attributes:
+        parts: All bytes, in parts.
+        buffers: The columns among them.
+        offsets: Where each column begins.
+        size: How many bytes there are.
+    """
+
+    parts: list[bytes | np.ndarray]
+    buffers: "list[_Buffer]"
+    offsets: list[int]
+    size: int
+
+    def extents(self) -> list[Extent]:
+        """Return the extents of the columns. Their checksums take as long as writing."""
+        pairs = zip(self.offsets, self.buffers, strict=True)
+        return [Extent(at, of.size, of.checksum(), of.pattern) for at, of in pairs]
 
 
 class _Buffer(NamedTuple):
     """The bytes of a column, which may be compressed.
 
     Attributes:
-        data: The bytes.
+        parts: The bytes, in parts.
+        size: How many bytes there are.
         pattern: The pattern of the column, if it is compressed.
         prefix: What is in front of it in a frame with compressed columns.
     """
 
-    data: np.ndarray
+    parts: list[np.ndarray]
+    size: int
     pattern: Pattern | None = None
     prefix: bytes = b"\xff" * 8
 
-    @property
-    def size(self) -> int:
-        return self.data.nbytes
-
     @classmethod
-    def of(cls, column: np.ndarray) -> "_Buffer":
-        plain = to_stored(column)
-        if plain.dtype == bool:
-            return cls(np.packbits(plain.reshape(-1), bitorder="little"))
-        if len(plain) >= FEW and may_have_pattern(column.dtype, column.shape[1:]):
-            pattern = Pattern.of(plain)
-            packed = None if pattern is None else compress(plain, pattern)
-            if packed is not None and len(packed) < plain.nbytes:
-                prefix = struct.pack("<q", plain.nbytes)
-                return cls(np.frombuffer(packed, np.uint8), pattern, prefix)
-        return cls(plain.reshape(-1).view(np.uint8))
+    def of(cls, column: ColumnParts) -> "_Buffer":
+        first = column[0]
+        can_have_pattern = may_have_pattern(first.dtype, first.shape[1:])
+        # Only large arrays are worth several calls to write them.
+        is_small = sum([part.nbytes for part in column]) < LARGE * len(column)
+        if can_have_pattern or first.dtype == bool or is_small:
+            column = [concatenate(column)]
+        plain = [to_stored(part) for part in column]
+        if can_have_pattern and len(plain[0]) >= FEW:
+            (numbers,) = plain
+            pattern = Pattern.of(numbers)
+            packed = None if pattern is None else compress(numbers, pattern)
+            if packed is not None and len(packed) < numbers.nbytes:
+                prefix = struct.pack("<q", numbers.nbytes)
+                return cls([np.frombuffer(packed, np.uint8)], len(packed), pattern, prefix)
+        if plain[0].dtype == bool:
+            parts = [np.packbits(part.reshape(-1), bitorder="little") for part in plain]
+        else:
+            parts = [part.reshape(-1).view(np.uint8) for part in plain]
+        return cls(parts, sum([part.nbytes for part in parts]))
+
+    def checksum(self) -> int:
+        checksum = 0
+        for part in self.parts:
+            checksum = zlib.crc32(part, checksum)
+        return checksum
 
 
 def may_have_pattern(dtype: np.dtype, shape: tuple[int, ...]) -> bool:
@@ -267,10 +299,15 @@ def is_whole(file: int, extent: Extent) -> bool:
     return len(data) == extent.size and zlib.crc32(data) == extent.checksum
 
 
-def nonfinite_columns(columns: Sequence[np.ndarray]) -> tuple[int, ...]:
+def nonfinite_columns(columns: Sequence[ColumnParts]) -> tuple[int, ...]:
     """Return the numbers of the columns that hold NaN or infinities."""
-    may_be = ((i, x) for i, x in enumerate(columns) if x.dtype.kind not in "biu")
-    return tuple(i for i, column in may_be if not is_finite(column).all())
+    may_be = ((i, x) for i, x in enumerate(columns) if x[0].dtype.kind not in "biu")
+    return tuple(i for i, x in may_be if not all(is_finite(part).all() for part in x))
+
+
+def concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Concatenate arrays. A single one is returned as it is."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def is_finite(array: np.ndarray) -> np.ndarray:

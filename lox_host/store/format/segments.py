@@ -3,16 +3,22 @@
 Only `lox.save` appends to files of a session that has ended, and only if it is undamaged.
 """
 
-import contextlib
 import os
 import pathlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-
-import numpy as np
+from concurrent.futures import Future
+from typing import TypeVar
 
 from lox_host.store.format.files import open_file
-from lox_host.store.format.frames import Encoder, Frame, nonfinite_columns
+from lox_host.store.format.frames import (
+    ColumnParts,
+    Encoder,
+    Extent,
+    Frame,
+    concatenate,
+    nonfinite_columns,
+)
 from lox_host.store.format.journal import append
 from lox_host.store.format.layout import RUN
 
@@ -21,6 +27,10 @@ from lox_host.store.format.layout import RUN
 SIZE, OPEN = 256 << 20, 64
 # Frames with fewer bytes are written with one call.
 SMALL = 64 << 10
+# From this size on, a thread reads the bytes of a frame while another one writes them.
+LARGE = 1 << 20
+
+T = TypeVar("T")
 
 
 class Segments:
@@ -53,26 +63,37 @@ class Segments:
                 os.close(file)
         return segments
 
-    def write(self, group: int, encoder: Encoder, columns: Sequence[np.ndarray]) -> Frame:
+    def write(self, group: int, encoder: Encoder, columns: Sequence[ColumnParts]) -> Frame:
         """Write a frame at the end of the file of its group."""
         name, file = self._file_of(group)
-        parts, extents = encoder.frame(columns)
-        size = sum(map(len, parts))
+        frame = encoder.frame(columns)
         # `append` cuts off incomplete frames, so the end of the file is the right place.
         start = os.fstat(file).st_size
         schema = b"" if start else encoder.schema()
+
+        def facts() -> tuple[list[Extent], tuple[int, ...]]:
+            return frame.extents(), nonfinite_columns(columns)
+
+        # The checksums of large arrays take as long as writing them.
+        wait_for_facts = facts if frame.size < LARGE else in_background(facts)
+        parts = [schema, *frame.parts]
         # One call for what is small, and no copy of what is large.
-        append(file, *([b"".join([schema, *parts])] if size < SMALL else [schema, *parts]))
-        offset, runs = start + len(schema), columns[RUN]
+        append(file, *([b"".join(parts)] if frame.size < SMALL else parts))
+        try:
+            extents, nonfinite = wait_for_facts()
+        except BaseException:
+            os.ftruncate(file, start)
+            raise
+        offset, runs = start + len(schema), concatenate(columns[RUN])
         return Frame(
             group=group,
             file=name,
             start=start,
-            end=offset + size,
+            end=offset + frame.size,
             rows=len(runs),
             runs=(int(runs.min()), int(runs.max())),
             columns=tuple(e._replace(offset=offset + e.offset) for e in extents),
-            nonfinite=nonfinite_columns(columns),
+            nonfinite=nonfinite,
         )
 
     def undo(self, frame: Frame) -> None:
@@ -116,28 +137,36 @@ def start_sync(paths: Iterable[pathlib.Path]) -> Callable[[], None]:
         A function that waits for it. It raises if a file could not be written.
     """
     files = [os.open(path, os.O_RDONLY) for path in paths]
-    errors: list[OSError] = []
 
     def sync_files() -> None:
+        errors: list[OSError] = []
         for file in files:
             try:
                 os.fsync(file)
             except OSError as error:
                 errors.append(error)
             os.close(file)
-
-    def wait() -> None:
-        if thread.ident is None:  # Python is ending, and starts no more threads
-            sync_files()
-        else:
-            thread.join()
         if errors:
             raise errors[0]
 
-    thread = threading.Thread(target=sync_files)
-    with contextlib.suppress(RuntimeError):
-        thread.start()
-    return wait
+    return in_background(sync_files)
+
+
+def in_background(call: Callable[[], T]) -> Callable[[], T]:
+    """Start a call on another thread. Return a function that waits for its result."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    try:
+        threading.Thread(target=run).start()
+    except RuntimeError:  # Python is ending, and starts no more threads
+        run()
+    return future.result
 
 
 def create_file(path: pathlib.Path) -> int:

@@ -97,10 +97,11 @@ def test_polars_and_arrow_read_a_frame_with_and_without_patterns():
     runs, *others = flatten(block)[1]
     columns = [runs, np.arange(rows), *others]
     encoder = Encoder(layout)
-    parts, extents = encoder.frame(columns)
-    few, _ = encoder.frame([column[:5] for column in columns])
-    assert [x.pattern is not None for x in extents] == [True] * 4 + [False] * 4
-    data = b"".join([encoder.schema(), *map(bytes, [*parts, *few])])
+    # In parts: what waits for a flush comes from several writes.
+    frame = encoder.frame([np.split(column, [7, 4000]) for column in columns])
+    few = encoder.frame([[column[:5]] for column in columns])
+    assert [x.pattern is not None for x in frame.extents()] == [True] * 4 + [False] * 4
+    data = b"".join([encoder.schema(), *map(bytes, [*frame.parts, *few.parts])])
     arrow = pyarrow.ipc.open_stream(io.BytesIO(data)).read_all()
     arrow.validate(full=True)
     table = polars.read_ipc_stream(data)

@@ -1,5 +1,6 @@
 """The store: what was flushed is there, whatever happens, and others can read it."""
 
+import dataclasses
 import os
 import pathlib
 import random
@@ -19,6 +20,7 @@ import pytest
 
 import lox
 from lox.loggers import Batch, Block, Form
+from lox_host import tree
 from lox_host.reading import select as _select
 from lox_host.store import (
     compact as _compact,
@@ -26,7 +28,7 @@ from lox_host.store import (
     session as _session,
 )
 from lox_host.store.format import segments as _segments
-from lox_host.store.format.dtypes import from_stored, is_storable, to_stored
+from lox_host.store.format.dtypes import dtype_named, from_stored, is_storable, to_stored
 from lox_host.store.format.frame_reader import StaleSession
 from lox_host.store.run_statistics import last_values
 from lox_host.writers.save import SaveWriter
@@ -74,6 +76,15 @@ def single(array, **steps):
     steps = {name: np.asarray(step) for name, step in steps.items()}
     runs = np.zeros(len(array), np.int32)
     return Block(runs, steps, {"x": array}, {"x": Form(time=True)})
+
+
+def in_order(blocks):
+    """The same blocks, logged one after the other."""
+    ends = np.cumsum([len(of) for of in blocks])
+    return [
+        dataclasses.replace(of, order=np.arange(end - len(of), end))
+        for of, end in zip(blocks, ends, strict=True)
+    ]
 
 
 def files(path, pattern="*/*.arrows"):
@@ -213,6 +224,68 @@ def test_frames_are_joined_at_the_end(tmp_path):
     assert_prefix(lox.load(tmp_path), 100)
     (session,) = files(tmp_path, "*-*")
     assert sorted(path.name for path in session.iterdir()) == ["0001.arrows", "journal"]
+
+
+def test_a_few_small_frames_stay_as_they_are(tmp_path):
+    written(tmp_path, [[block([i])] for i in range(4)])
+
+    (table,) = tables(tmp_path)
+    assert table["x"].num_chunks == 4
+    assert_prefix(lox.load(tmp_path), 4, 4)
+
+
+DIFFERENT = {
+    "nothing": lambda array: array,
+    "its dtype": lambda array: array.astype(np.float64),
+    "its byte order": lambda array: array.astype(">f4"),
+    "its shape": lambda array: array[:, None],
+    "a tree": lambda array: {"a": array},
+    "a list": lambda array: [array, [array]],
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_small_blocks_of_a_batch_are_stored_as_they_are(tmp_path, name):
+    blocks = [single(np.float32([i, i + 0.5]), i=[i, 2 * i]) for i in range(20)]
+    other = DIFFERENT[name](blocks[7].values["x"])
+    blocks[7] = dataclasses.replace(blocks[7], values={"x": other})
+
+    written(tmp_path, [in_order(blocks)])
+
+    (reader,) = open_store(tmp_path)
+    rows = list(Batch(list(reader.blocks([0]))).rows())
+    expected = [(step, x) for i in range(20) for step, x in ((i, i), (2 * i, i + 0.5))]
+    for row, (step, x) in zip(rows, expected, strict=True):
+        assert row.steps["i"] == step
+        leaves = [array for _, array in tree.leaves(row.values)]
+        assert [array.tolist() for array in leaves] == [
+            [x] if array.ndim else x for array in leaves
+        ]
+    kinds = {tuple(a.dtype.name for _, a in tree.leaves(row.values)) for row in rows}
+    assert len(kinds) == 1 + (name in ("its dtype", "a list"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64", "int8", "bool"])
+def test_large_blocks_load_as_written(tmp_path, dtype):
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=(n, 64, 64)).astype(dtype_named(dtype)) for n in (100, 1, 60)]
+    blocks = [single(x, i=np.arange(len(x))) for x in arrays]
+
+    written(tmp_path, [in_order(blocks)])
+
+    assert_bits_equal(lox.load(tmp_path)["x"], np.concatenate(arrays))
+    assert len(tables(tmp_path)[0]) == 161
+
+
+@pytest.mark.parametrize("place", [(0, 3, 5), (2, 59, 63)])
+def test_a_large_array_with_a_nan_is_noted(tmp_path, place):
+    arrays = np.zeros((3, 60, 64, 64), np.float32)
+    arrays[*place, 1] = np.inf
+    written(tmp_path, [[single(x, i=np.arange(60)) for x in arrays]])
+
+    (reader,) = open_store(tmp_path)
+    ((frame,),) = reader.frames.values()
+    assert [reader.layouts[0].columns[i].name for i in frame.nonfinite] == ["@time", "x"]
 
 
 def test_frames_become_no_larger_than_they_should(tmp_path, monkeypatch):
@@ -371,7 +444,8 @@ def test_many_rows_do_not_wait_for_a_flush(tmp_path, monkeypatch, limit):
     monkeypatch.setattr(_session, limit, 10)
     writer = SaveWriter(tmp_path)
     writer.open(run(0))
-    writer.write(Batch([block([i]) for i in range(25)]))
+    for i in range(25):
+        writer.write(Batch([block([i])]))
 
     assert_prefix(lox.load(tmp_path), 20)
     writer.close(run(0))
@@ -550,7 +624,7 @@ def test_damage_is_noticed_and_left_out(tmp_path, damage, close):
 
 def test_a_missing_file_is_noticed(tmp_path):
     batches = [[block([i], split=i > 5)] for i in range(10)]
-    written(tmp_path, batches)
+    written(tmp_path, batches, small_frames=1)
     files(tmp_path)[1].unlink()
     (files(tmp_path)[0].parent / "9999.arrows").symlink_to("nowhere")
 
