@@ -14,7 +14,6 @@ from lox_host.store.format.files import open_file
 from lox_host.store.format.frames import (
     ColumnParts,
     Encoder,
-    Extent,
     Frame,
     concatenate,
     nonfinite_columns,
@@ -27,7 +26,7 @@ from lox_host.store.format.layout import RUN
 SIZE, OPEN = 256 << 20, 64
 # Frames with fewer bytes are written with one call.
 SMALL = 64 << 10
-# From this size on, a thread reads the bytes of a frame while another one writes them.
+# From this size on, one thread reads the bytes of a frame while another one writes them.
 LARGE = 1 << 20
 
 T = TypeVar("T")
@@ -70,17 +69,13 @@ class Segments:
         # `append` cuts off incomplete frames, so the end of the file is the right place.
         start = os.fstat(file).st_size
         schema = b"" if start else encoder.schema()
-
-        def facts() -> tuple[list[Extent], tuple[int, ...]]:
-            return frame.extents(), nonfinite_columns(columns)
-
         # The checksums of large arrays take as long as writing them.
-        wait_for_facts = facts if frame.size < LARGE else in_background(facts)
+        checked = frame.extents if frame.size < LARGE else in_background(frame.extents)
         parts = [schema, *frame.parts]
         # One call for what is small, and no copy of what is large.
         append(file, *([b"".join(parts)] if frame.size < SMALL else parts))
         try:
-            extents, nonfinite = wait_for_facts()
+            nonfinite, extents = nonfinite_columns(columns), checked()
         except BaseException:
             os.ftruncate(file, start)
             raise
