@@ -43,6 +43,7 @@ class SelectedRun:
         number: The number of the session among those of the run, from 1.
         sessions: How many sessions the run has.
         session: Enough of the name of the session to tell it from others of the store.
+        run: The run.
         index: The number of its line in `lox ls`, from 0.
     """
 
@@ -52,11 +53,8 @@ class SelectedRun:
     number: int
     sessions: int
     session: str
+    run: Run = dataclasses.field(compare=False, repr=False)
     index: int = 0
-
-    @ft.cached_property
-    def run(self) -> Run:
-        return self.reader.runs[self.id]
 
     @ft.cached_property
     def identity(self) -> tuple[str, str]:
@@ -92,21 +90,21 @@ def all_runs(paths: Path | Iterable[Path], session: str | None = None) -> list[S
     """
     runs: list[SelectedRun] = []
     for store in find_stores(paths):
-        found = [
-            (reader, run)
-            for reader in open_store(store)
-            for run in reader.runs.values()
-            if run.id not in reader.continued or reader.folder.name == session
-        ]
-        sessions = Counter(run.name for _, run in found)
-        short_names = _shorten({reader.folder.name for reader, _ in found})
+        by_reader: dict[Reader, list[Run]] = {}
+        for reader in open_store(store):
+            continued = () if reader.folder.name == session else reader.continued
+            own = reader.runs.values()
+            by_reader[reader] = [run for run in own if run.id not in continued]
+        sessions = Counter([run.name for own in by_reader.values() for run in own])
+        short_names = _shorten({of.folder.name for of, own in by_reader.items() if own})
         numbers = Counter[str]()
-        for reader, run in found:
-            numbers[run.name] += 1
-            number, of = numbers[run.name], sessions[run.name]
-            short = short_names[reader.folder.name]
-            place = len(runs)
-            runs.append(SelectedRun(store, reader, run.id, number, of, short, place))
+        for reader, own in by_reader.items():
+            short = short_names.get(reader.folder.name, "")
+            for run in own:
+                numbers[run.name] += 1
+                number, of = numbers[run.name], sessions[run.name]
+                selected = store, reader, run.id, number, of, short, run, len(runs)
+                runs.append(SelectedRun(*selected))
     return runs
 
 

@@ -69,7 +69,8 @@ def merged_config(base: Mapping[str, Any], over: Mapping[str, Any]) -> Config:
 
 def flat_config(config: Any, name: str = "", separator: str = "/") -> Config:
     """Return the configuration with one name for each entry, `outer/inner`."""
-    if not isinstance(config, Mapping):
+    # Most are dictionaries, and the look at an abstract class takes longer than the rest.
+    if type(config) is not dict and not isinstance(config, Mapping):
         return {name: plain_config(config)}
     entries: Config = {}
     for part, value in config.items():

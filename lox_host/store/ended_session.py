@@ -102,16 +102,17 @@ def _read(lines: list[bytes], data: bytes, sizes: Mapping[str, int]) -> EndedSes
         check(head)
         # A line counts if its checksum is right and no line is missing before it.
         checksum, its_number, kind = head.groups()  # pyright: ignore[reportOptionalMemberAccess]
-        check(int(checksum, 16) == zlib.crc32(line[9:]) and int(its_number) == number)
+        text = line[9:]
+        check(int(checksum, 16) == zlib.crc32(text) and int(its_number) == number)
         check(kind in _KINDS)
         if kind == b"run":
-            run_lines.append(line[9:])
+            run_lines.append(text)
             continue
         other_lines.append(line)
         # Skip the frames. They are most of the journal, and not needed here.
         if kind in (b"flush", b"environment"):
             continue
-        value = json.loads(line[9:].decode())[kind.decode()]
+        value = json.loads(text.decode())[kind.decode()]
         if kind == b"session":
             name, _ = read_session_line(value)
         elif kind == b"end":
