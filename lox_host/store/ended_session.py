@@ -19,6 +19,7 @@ been damaged since. `lox show`, `lox.load` and `lox doctor` find that when they 
 
 import dataclasses
 import functools as ft
+import itertools as it
 import json
 import re
 import zlib
@@ -31,11 +32,11 @@ from lox_host.store.format.content import read_session_line, read_time, runs_of
 from lox_host.store.format.journal import Entry
 from lox_host.store.format.layout import bad_fields, check, is_count
 
-# The beginning of a line: its checksum, its number and its kind.
-_LINE = re.compile(rb'([0-9a-f]{8}) \{"n":(\d+),"(\w+)":')
-# The only kinds of lines that this file handles. Removed runs and lost rows need the whole
-# journal.
-_KINDS = {b"session", b"run", b"environment", b"flush", b"end", b"summary"}
+# The beginning of a line after its checksum: its number and its kind.
+_HEAD = re.compile(rb'\{"n":(\d+),"(\w+)":')
+# The only kinds of lines that this file handles, besides those of runs. Removed runs and
+# lost rows need the whole journal.
+_KINDS = {b"session", b"environment", b"flush", b"end", b"summary"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,31 +95,33 @@ def read_ended(data: bytes, sizes: Mapping[str, int]) -> EndedSession | None:
 
 
 def _read(lines: list[bytes], data: bytes, sizes: Mapping[str, int]) -> EndedSession:
+    # A line counts if its checksum is right and no line is missing before it. There may be
+    # thousands of runs, so their lines are examined all at once.
+    texts = [line[9:] for line in lines]
+    checksums = [b"%08x " % checksum for checksum in map(zlib.crc32, texts)]
+    check(checksums == [line[:9] for line in lines])
+    is_run = [
+        text.startswith(b'{"n":%d,"run":' % number) for number, text in enumerate(texts)
+    ]
+    run_lines = [*it.compress(texts, is_run)]
+    others = [number for number, is_one in enumerate(is_run) if not is_one]
     name, end, summary = "", None, {}
-    run_lines: list[bytes] = []
-    other_lines: list[bytes] = []
-    for number, line in enumerate(lines):
-        head = _LINE.match(line)
+    for number in others:
+        head = _HEAD.match(texts[number])
         check(head)
-        # A line counts if its checksum is right and no line is missing before it.
-        checksum, its_number, kind = head.groups()  # pyright: ignore[reportOptionalMemberAccess]
-        text = line[9:]
-        check(int(checksum, 16) == zlib.crc32(text) and int(its_number) == number)
-        check(kind in _KINDS)
-        if kind == b"run":
-            run_lines.append(text)
-            continue
-        other_lines.append(line)
+        its_number, kind = head.groups()  # pyright: ignore[reportOptionalMemberAccess]
+        check(int(its_number) == number and kind in _KINDS)
         # Skip the frames. They are most of the journal, and not needed here.
         if kind in (b"flush", b"environment"):
             continue
-        value = json.loads(text.decode())[kind.decode()]
+        value = json.loads(texts[number].decode())[kind.decode()]
         if kind == b"session":
             name, _ = read_session_line(value)
         elif kind == b"end":
             end = read_time(value)
         else:
             summary = value
+    other_lines = [lines[number] for number in others]
     runs: dict[int, Run] = {}
     saved_keys: dict[int, list[str]] = {}
     with bad_fields():
