@@ -196,7 +196,8 @@ class Collect(Handler):
         inside = logs()
         if not inside.rows:
             return None
-        return dataclasses.replace(self, buffer=Buffer.of(inside, self.capacity))
+        buffer = Buffer.of(inside, self.capacity, differentiable=self.differentiable)
+        return dataclasses.replace(self, buffer=buffer)
 
     def enter(self, eqn: JaxprEqn) -> Self:
         """Pass the buffer into an equation only if it logs an unknown number of rows.

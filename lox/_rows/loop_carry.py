@@ -28,6 +28,7 @@ ring, so that it is written in place.
 """
 
 import dataclasses
+import functools as ft
 from collections.abc import Mapping
 
 import jax
@@ -55,11 +56,13 @@ class Gathering:
         logs: What one iteration logs, as abstract arrays.
         capacities: For keys whose rows go into a ring, how many of them are kept.
         every: Of how many rows one is kept.
+        differentiable: Whether rows carry derivatives.
     """
 
     logs: Collected
     capacities: Mapping[Keys, int]
     every: int = 1
+    differentiable: bool = False
 
     def start(self, given: Threaded) -> CarriedState:
         """Return the state before the first iteration, given what the loop was handed."""
@@ -80,8 +83,9 @@ class Gathering:
             keys: align(combine(keys, [total, new[keys]]), forms[keys])
             for keys, total in totals.items()
         }
+        write = ft.partial(push, differentiable=self.differentiable)
         rings = {
-            keys: push(ring, align(rows.pop(keys), self._row(keys)))
+            keys: write(ring, align(rows.pop(keys), self._row(keys)))
             for keys, ring in rings.items()
         }
         # `rows.pop` above has left what needs no ring, to be stacked by a `scan`.
@@ -193,6 +197,7 @@ class Buffer:
         forms: The form of a row of each ring.
         order: The keys, in the order in which they are logged first.
         capacity: How many rows there is room for in each.
+        differentiable: Whether rows carry derivatives.
     """
 
     rings: list[Ring]
@@ -200,13 +205,17 @@ class Buffer:
     forms: tuple[RingForm, ...] = static()
     order: Keys = static()
     capacity: int = static()
+    differentiable: bool = static(default=False)
 
     @classmethod
-    def of(cls, logs: Collected, capacity: int) -> "Buffer":
+    def of(
+        cls, logs: Collected, capacity: int, *, differentiable: bool = False
+    ) -> "Buffer":
         """Return an empty buffer for such rows."""
         forms = {keys: RingForm.of(keys, rows) for keys, rows in logs.rows.items()}
         rings = [empty_ring(form.row(), capacity) for form in forms.values()]
-        return cls(rings, tuple(forms), tuple(forms.values()), logs.order, capacity)
+        groups, order = tuple(forms), logs.order
+        return cls(rings, groups, tuple(forms.values()), order, capacity, differentiable)
 
     def add(self, logs: Collected) -> "Buffer":
         """Return the buffer with more rows of some keys."""
@@ -216,7 +225,8 @@ class Buffer:
             rows = logs.get(keys)
             # Rings of other keys are passed through untouched.
             if isinstance(rows, Rows):
-                ring = push(ring, align(rows, form.row(), rows.length))
+                aligned = align(rows, form.row(), rows.length)
+                ring = push(ring, aligned, differentiable=self.differentiable)
             rings.append(ring)
         return dataclasses.replace(self, rings=rings)
 
@@ -253,5 +263,6 @@ def shortened(key: str, rows: Rows, capacity: int) -> Rows:
     if not rows.time or rows.length <= capacity:
         return rows
     target = common_form((key,), [rows], time=True)
-    ring = push(empty_ring(target, capacity), align(rows, target))
+    # Where logs carry no derivatives, these rows have none by now.
+    ring = push(empty_ring(target, capacity), align(rows, target), differentiable=True)
     return ordered(ring, target).replace(count=rows.count)

@@ -77,13 +77,22 @@ def empty_ring(row: Rows, capacity: int) -> Ring:
     return Ring(jax.tree.map(zeros, _columns(row)), count, logged)
 
 
-def push(ring: Ring, rows: Rows) -> Ring:
-    """Append the rows that were really logged. They have the form of the ring."""
+def push(ring: Ring, rows: Rows, *, differentiable: bool = False) -> Ring:
+    """Append the rows that were really logged. They have the form of the ring.
+
+    Args:
+        ring: The ring.
+        rows: The rows.
+        differentiable: Whether the ring carries their derivatives.
+    """
     columns, tree = jax.tree.flatten(ring.columns)
     masks = [] if rows.valid is None else [rows.valid]
     operands = [*columns, *jax.tree.leaves(_columns(rows)), ring.count, *masks]
     *columns, count = write_p.bind(
-        *map(sharding.make_varying, operands), batch=len(rows.batch), masked=len(masks)
+        *map(sharding.make_varying, operands),
+        batch=len(rows.batch),
+        masked=len(masks),
+        differentiable=differentiable,
     )
     # Rows that a loop inside has already lost are counted, but they are not here to write.
     logged = None if ring.logged is None else ring.logged + counted(rows)

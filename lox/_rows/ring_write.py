@@ -71,10 +71,12 @@ class _Write(Generic[T]):
         *rows, count = operands[number : 2 * number + 1]
         return cls(operands[:number], rows, count, operands[-1] if masked else None)
 
-    def bind(self, batch: int) -> list:
+    def bind(self, batch: int, *, differentiable: bool) -> list:
         masks = [] if self.valid is None else [self.valid]
         operands = [*self.columns, *self.rows, self.count, *masks]
-        return write_p.bind(*operands, batch=batch, masked=len(masks))
+        return write_p.bind(
+            *operands, batch=batch, masked=len(masks), differentiable=differentiable
+        )
 
 
 def narrowed_write(
@@ -83,6 +85,7 @@ def narrowed_write(
     *,
     batch: int,
     masked: int,
+    differentiable: bool,
 ) -> list:
     """Write rows that exist only where a condition holds, too. None: nowhere."""
     write = _Write.of(operands, masked)
@@ -94,21 +97,53 @@ def narrowed_write(
     valid = sharding.make_varying(jnp.broadcast_to(wide, shape))
     if write.valid is not None:
         valid &= write.valid
-    return dataclasses.replace(write, valid=valid).bind(batch)
+    narrowed = dataclasses.replace(write, valid=valid)
+    return narrowed.bind(batch, differentiable=differentiable)
 
 
 @write_p.def_abstract_eval
-def _(*avals: ShapedArray, batch: int, masked: int) -> list[ShapedArray]:
+def _(
+    *avals: ShapedArray, batch: int, masked: int, differentiable: bool
+) -> list[ShapedArray]:
     write = _Write.of(avals, masked)
     return [*write.columns, write.count]
 
 
 def _jvp(
-    primals: Sequence[jax.Array], tangents: Sequence[jax.Array | ad.Zero], **params: int
-) -> tuple[list[jax.Array], list[ad.Zero]]:
-    """Return the outputs with zero tangents, since logs carry no derivatives."""
+    primals: Sequence[jax.Array],
+    tangents: Sequence[jax.Array | ad.Zero],
+    *,
+    batch: int,
+    masked: int,
+    differentiable: bool,
+) -> tuple[list[jax.Array], list[jax.Array | ad.Zero]]:
+    """Write the tangents of rows where the rows go, if logs carry derivatives at all.
+
+    A scatter writes them, which JAX can transpose.
+    """
+    params = {"batch": batch, "masked": masked, "differentiable": differentiable}
     outs = write_p.bind(*primals, **params)
-    return outs, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in outs]
+    zeros: list[jax.Array | ad.Zero] = [
+        ad.Zero(jax.typeof(x).to_tangent_aval()) for x in outs
+    ]
+    if not differentiable:
+        return outs, zeros
+    write, slopes = _Write.of(primals, masked), _Write.of(tangents, masked)
+    wanted = [
+        i
+        for i, pair in enumerate(zip(slopes.columns, slopes.rows, strict=True))
+        if not all(isinstance(x, ad.Zero) for x in pair)
+    ]
+    if not wanted:
+        return outs, zeros
+    positions, _ = _positions(write, write.columns[0].shape[batch])
+    columns, rows = (
+        [ad.instantiate_zeros(given[i]) for i in wanted]
+        for given in (slopes.columns, slopes.rows)
+    )
+    written = _scattered(columns, rows, positions, batch)
+    known = dict(zip(wanted, written, strict=True))
+    return outs, [known.get(i, zero) for i, zero in enumerate(zeros)]
 
 
 def _batch(
@@ -118,6 +153,7 @@ def _batch(
     *,
     batch: int,
     masked: int,
+    differentiable: bool,
 ) -> tuple[list, list]:
     write, axes_of = _Write.of(operands, masked), _Write.of(axes, masked)
     in_front = ft.partial(_with_axis, size=axis.size, to=0)
@@ -135,7 +171,7 @@ def _batch(
         [*map(second, write.rows, axes_of.rows)],
         count,
         valid,
-    ).bind(batch + 1)
+    ).bind(batch + 1, differentiable=differentiable)
     return outs, [*[0] * len(write.columns), None if is_shared else 0]
 
 
@@ -171,14 +207,7 @@ def _written(
     elif one_by_one:
         columns = _put_in_turn(write, positions, batch)
     else:
-        # Columns have the axes of `index` in front, rows and positions behind that of rows.
-        put = ft.partial(_scatter, axis=batch - index)
-        for _ in range(index):
-            put = jax.vmap(put, in_axes=(0, 1, 1))
-        columns = [
-            put(column, rows, positions)
-            for column, rows in zip(write.columns, write.rows, strict=True)
-        ]
+        columns = _scattered(write.columns, write.rows, positions, batch)
     return [*columns, count]
 
 
@@ -269,6 +298,21 @@ def _put_in_turn(
     return [x.reshape(y.shape) for x, y in zip(columns, write.columns, strict=True)]
 
 
+def _scattered(
+    columns: Sequence[jax.Array],
+    rows: Sequence[jax.Array],
+    positions: jax.Array,
+    batch: int,
+) -> list[jax.Array]:
+    """Write rows of all examples at once."""
+    index = positions.ndim - 1
+    # Columns have the axes of `index` in front, rows and positions behind that of rows.
+    put = ft.partial(_scatter, axis=batch - index)
+    for _ in range(index):
+        put = jax.vmap(put, in_axes=(0, 1, 1))
+    return [put(*pair, positions) for pair in zip(columns, rows, strict=True)]
+
+
 def _scatter(
     column: jax.Array, rows: jax.Array, positions: jax.Array, *, axis: int
 ) -> jax.Array:
@@ -280,7 +324,9 @@ def _scatter(
 
 
 def _lowered(*, one_by_one: bool) -> Callable:
-    def fun(*operands: jax.Array, batch: int, masked: int) -> list[jax.Array]:
+    def fun(
+        *operands: jax.Array, batch: int, masked: int, differentiable: bool
+    ) -> list[jax.Array]:
         return _written(operands, batch=batch, masked=masked, one_by_one=one_by_one)
 
     return mlir.lower_fun(fun, multiple_results=True)
@@ -296,9 +342,9 @@ def _lower_on_cpu(context: LoweringRuleContext, *operands: Any, **params: int) -
 
 
 # Outside of `jit`, the primitive is compiled by itself.
-@ft.partial(jax.jit, static_argnames=("batch", "masked"))
-def _run(*operands: jax.Array, batch: int, masked: int) -> list[jax.Array]:
-    return write_p.bind(*operands, batch=batch, masked=masked)
+@ft.partial(jax.jit, static_argnames=("batch", "masked", "differentiable"))
+def _run(*operands: jax.Array, **params: int) -> list[jax.Array]:
+    return write_p.bind(*operands, **params)
 
 
 write_p.def_impl(_run)

@@ -153,3 +153,82 @@ def test_a_function_with_a_rule_of_its_own_keeps_it_and_its_logs_carry_nothing()
         return y + logs["x"]
 
     assert jax.grad(loss)(1.0) == 7
+
+
+def stepping(w, xs):
+    """Log in a loop whose iterations depend on each other."""
+
+    def step(h, x):
+        h = jnp.sin(w * h + x)
+        lox.log({"h": h})
+        return h, None
+
+    return jax.lax.scan(step, 0.0, xs)[0]
+
+
+def rows_by_hand(w, xs):
+    rows, h = [], 0.0
+    for x in xs:
+        rows.append(h := jnp.sin(w * h + x))
+    return jnp.stack(rows)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_rows_of_an_interval_have_a_gradient(batched):
+    """They are written into a ring in the loop."""
+
+    def spooled(w, xs):
+        weights = jnp.array([1.0, 3.0])
+        fun = lox.spool(stepping, interval=2, differentiable=True)
+        return jnp.dot(fun(w, xs)[1]["h"], weights)
+
+    def expected(w, xs):
+        rows = rows_by_hand(w, xs)
+        return rows[0] + 3 * rows[2]
+
+    xs = jnp.stack([XS, 2 * XS])
+    slope, truth = jax.grad(spooled), jax.grad(expected)
+    if batched:
+        slope, truth = (jax.jit(jax.vmap(f, (None, 0))) for f in (slope, truth))
+    else:
+        xs = xs[0]
+    np.testing.assert_allclose(slope(0.7, xs), truth(0.7, xs), rtol=1e-5)
+    curves = [jax.hessian(f)(0.7, XS) for f in (spooled, expected)]
+    np.testing.assert_allclose(*curves, rtol=1e-4)
+
+
+def test_rows_of_a_loop_of_unknown_length_have_tangents():
+    """Of examples that finish at different times, nested loops included."""
+
+    def fun(w, n):
+        def inner(x):
+            def step(carry):
+                j, x = carry
+                lox.log({"x": x * w})
+                return j + 1, x * w
+
+            return jax.lax.while_loop(lambda c: c[0] < 2, step, (0, x))[1]
+
+        def outer(carry):
+            return carry[0] + 1, inner(carry[1])
+
+        return jax.lax.while_loop(lambda c: c[0] < n, outer, (0, 1.0))[1]
+
+    def spooled(w, n, capacity=9):
+        _, logs = lox.spool(fun, capacity=capacity, differentiable=True)(w, n)
+        return jnp.where(logs.valid["x"], logs["x"], 0).sum()
+
+    def tangent(w, n, **options):
+        return jax.jvp(lambda w: spooled(w, n, **options), (w,), (1.0,))[1]
+
+    ws, ns = jnp.array([2.0, 3.0, 0.5]), jnp.array([1, 3, 2])
+    # The rows are w, w**2, ..., w**(2 n).
+    powers = np.arange(1, 7)
+    slopes = powers * np.asarray(ws)[:, None] ** (powers - 1)
+    logged = powers <= 2 * np.asarray(ns)[:, None]
+    expected = (slopes * logged).sum(1)
+    np.testing.assert_allclose(jax.vmap(tangent)(ws, ns), expected, rtol=1e-5)
+    last_two = slopes[1, 4:].sum()
+    np.testing.assert_allclose(tangent(3.0, 3, capacity=2), last_two, rtol=1e-5)
+    plain = lambda w: lox.spool(fun, capacity=9)(w, 3)[1]["x"].sum()  # noqa: E731
+    assert jax.jvp(plain, (3.0,), (1.0,))[1] == 0

@@ -66,7 +66,12 @@ def scan_with_logs(
     step, gathering = body.step, Gathering(Collected(), {})
     if interpreter.handler.carries():
         step, logs = body.prepare(interpreter)
-        gathering = Gathering(logs, interpreter.handler.capacities(logs, length))
+        handler = interpreter.handler
+        gathering = Gathering(
+            logs,
+            handler.capacities(logs, length),
+            differentiable=handler.differentiable,
+        )
 
     def iterate(carry: tuple, x: tuple) -> tuple:
         values, gathered = carry
@@ -114,9 +119,10 @@ def while_with_logs(
     """
     step = prepare(interpreter, body_consts, init)
     logs = step.shape[1]
-    capacities = interpreter.handler.capacities(logs, None)
-    gathering = Gathering(logs, capacities, interpreter.handler.every())
-    start = gathering.start(interpreter.handler.threaded())
+    handler = interpreter.handler
+    capacities = handler.capacities(logs, None)
+    gathering = Gathering(logs, capacities, handler.every(), handler.differentiable)
+    start = gathering.start(handler.threaded())
     # The arrays of the interpreter that the loop does not carry are constants of the loop.
     extra, with_state = _split_off_carried(interpreter, gathering.threaded(start))
 
