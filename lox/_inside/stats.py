@@ -52,7 +52,11 @@ class _Values:
         # Squares may overflow or underflow where the values do not, so scale the values
         # first.
         largest = jnp.abs(self.all).max()
-        return jnp.where(jnp.isfinite(largest) & (largest > 0), largest, 1)
+        # The compiler may multiply by the inverse, and devices may take that of a number
+        # near the largest for zero. The 16th part is small enough.
+        most = jnp.finfo(self.all.dtype).max / 16
+        usable = jnp.isfinite(largest) & (largest > 0)
+        return jnp.where(usable, jnp.minimum(largest, most), 1)
 
     @ft.cached_property
     def scaled(self) -> jax.Array:

@@ -21,6 +21,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from lox._jax.types import AnyArray, DType, PyTree
 from lox._rows.reductions import Reduction, add_named
@@ -103,6 +104,8 @@ def histogram(x: AnyArray, bins: int = 64, *, edges: Edges = "data") -> Histogra
         edges: `"data"`: bins of equal width from the smallest to the largest value.
             `"symlog"`: bins that are symmetric around 0 and logarithmic, from 1e-8 to
             3e7, the same for all data. Or the edges themselves, in increasing order.
+            Inside `jit`, `jnp.linspace` returns a traced array, whose order lox cannot
+            check.
 
     Returns:
         A `lox.Histogram`, which can be logged like any value.
@@ -118,6 +121,9 @@ def histogram(x: AnyArray, bins: int = 64, *, edges: Edges = "data") -> Histogra
     values = _real(x)
     if isinstance(edges, str) and edges == "data":
         return _of_data(values, _checked_bins(bins))
+    if isinstance(edges, Tracer):
+        _check_shape(edges)
+        return _count(values, edges.astype(values.dtype))
     return _count(values, jnp.asarray(_fixed_edges(bins, edges), values.dtype))
 
 
@@ -162,12 +168,22 @@ def _fixed_edges(bins: int, edges: Edges) -> np.ndarray:
             f"`edges` cannot be {edges!r}. Use 'data', 'symlog', or an array of edges."
         )
     given = np.asarray(edges, float)
-    if given.ndim != 1 or given.size < 2 or not (np.diff(given) > 0).all():
-        raise ValueError(
-            "`edges` must be at least two numbers in increasing order, such as "
-            f"`jnp.linspace(-1, 1, 65)`, not {edges!r}."
-        )
+    _check_shape(given)
+    if not (np.diff(given) > 0).all():
+        raise _bad_edges(edges)
     return given
+
+
+def _check_shape(edges: AnyArray) -> None:
+    if edges.ndim != 1 or edges.size < 2:
+        raise _bad_edges(edges)
+
+
+def _bad_edges(edges: Edges) -> ValueError:
+    return ValueError(
+        "`edges` must be at least two numbers in increasing order, such as "
+        f"`jnp.linspace(-1, 1, 65)`, not {edges!r}."
+    )
 
 
 def _symlog_edges(bins: int) -> np.ndarray:
@@ -188,7 +204,13 @@ def _of_data(x: jax.Array, bins: int) -> Histogram:
     # If all values are the same, there is some space around them; if none is finite, the
     # edges do not matter.
     low, high = (jnp.where(low <= high, x, i) for i, x in enumerate((low, high)))
-    space = jnp.where(low == high, jnp.maximum(0.5, jnp.abs(low) / 1024), 0)
+    # Values that differ in their last bits only have space around them, too, so that edges
+    # are still different numbers after rounding, in increasing order.
+    size = jnp.maximum(jnp.abs(low), jnp.abs(high))
+    missing = 8 * bins * jnp.finfo(x.dtype).eps * size - (high - low)
+    space = jnp.where(
+        low == high, jnp.maximum(0.5, size / 1024), jnp.maximum(0, missing / 2)
+    )
     largest = jnp.finfo(x.dtype).max
     low, high = jnp.maximum(low - space, -largest), jnp.minimum(high + space, largest)
     # (bins + 1,): how far each edge is from the lowest to the highest
