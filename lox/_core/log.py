@@ -173,6 +173,13 @@ def loggable(logs: Mapping[str, PyTree], steps: Mapping[str, AnyArray] = {}) -> 
     return logdict.of({key: rows.with_steps(same) for key, rows in arrays.rows().items()})
 
 
+def with_jax_dtypes(logs: logdict) -> logdict:
+    """Return the logs as JAX would have them, or raise if an integer does not fit."""
+    return jax.tree.map(
+        lambda x: x if isinstance(x, jax.Array) else _strong("A value", x), logs
+    )
+
+
 def steps_of(steps: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     """Return the steps as arrays, or raise if one has a bad name or is not a number."""
     for name, step in steps.items():
@@ -212,16 +219,31 @@ def _strong(name: str, x: PyTree) -> PyTree:
         return jax.tree.map(ft.partial(_strong, name), x)
     if not isinstance(x, int):
         copy = np.array(x)  # the user may change the original in place later
-        return copy.astype(jax.dtypes.canonicalize_dtype(copy.dtype), copy=False)
+        if (narrow := narrowed(copy)) is None:
+            raise _overflow(name, copy.dtype, copy.flat[np.abs(copy).argmax()])
+        return narrow
     # An integer of Python may have any size, but JAX gives it 32 bits, or 64 if enabled.
     dtype = jnp.result_type(type(x))
     try:
         return np.array(x, dtype)
     except OverflowError:
-        raise OverflowError(
-            f"{name} is {x}, which does not fit {dtype}. Log it as a float, or enable 64 "
-            "bits with `jax.config.update('jax_enable_x64', True)`."
-        ) from None
+        raise _overflow(name, dtype, x) from None
+
+
+def narrowed(x: np.ndarray) -> np.ndarray | None:
+    """Return an array with the dtype that JAX gives it; None if an integer does not fit."""
+    narrow = x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False)
+    # Unlike floats, integers that are too large would become entirely different ones.
+    is_exact = narrow is x or x.dtype.kind not in "iu" or np.array_equal(narrow, x)
+    return narrow if is_exact else None
+
+
+def _overflow(name: str, dtype: np.dtype, value: int) -> OverflowError:
+    dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return OverflowError(
+        f"{name} is {value}, which does not fit {dtype}. Log it as a float, or enable 64 "
+        "bits with `jax.config.update('jax_enable_x64', True)`."
+    )
 
 
 def check_function(name: str, fun: object) -> None:

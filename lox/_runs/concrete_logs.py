@@ -22,7 +22,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from lox._core.log import loggable
+from lox._core.log import loggable, narrowed
 from lox._core.record import Delivery
 from lox._jax import sharding, tracing
 from lox._jax.types import PyTree, PyTreeDef
@@ -136,8 +136,10 @@ def _arrays(values: Sequence[PyTree]) -> list[np.ndarray]:
             return []
         elif isinstance(value, jax.Array):
             arrays.append(np.array(value))
+        elif (narrow := narrowed(np.array(value))) is not None:
+            arrays.append(narrow)
         else:
-            arrays.append(np.array(value, jax.dtypes.canonicalize_dtype(value.dtype)))
+            return []
     return arrays
 
 

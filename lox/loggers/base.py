@@ -21,7 +21,7 @@ import numpy as np
 from jax.core import Tracer
 
 from lox._core import context as _context
-from lox._core.log import check_function, loggable
+from lox._core.log import check_function, loggable, with_jax_dtypes
 from lox._core.options import check_prefix
 from lox._core.record import Delivery, emit_effect, emit_p
 from lox._core.spool import spool
@@ -283,7 +283,7 @@ class BaseLogger:
         with _after_programs():
             if self._direct.send(state.run, logs, steps):
                 return
-        rows = loggable(logs, steps).rows()
+        rows = with_jax_dtypes(loggable(logs, steps)).rows()
         if rows:
             plain = {key: without_keys(of_key) for key, of_key in rows.items()}
             _send(WriteRows(self._host).of(rows), logdict.of(plain), state)

@@ -125,6 +125,28 @@ def test_bad_logs_are_refused_before_and_after_good_ones():
     logger.finish(state)
 
 
+@pytest.mark.parametrize("wrap", [np.int64, lambda x: np.array([1, x]), np.uint64])
+def test_integers_of_numpy_never_become_other_ones(wrap):
+    writer = Kept()
+    logger = Logger(writer)
+    state = logger.init(0)
+    large = wrap(3_000_000_000 if wrap is not np.uint64 else 2**63)
+    fits = wrap(2_000_000_000)
+    for _ in range(2):
+        for logs in ({"x": large}, {"x": {"y": large}}):
+            with pytest.raises(OverflowError, match=f"{np.max(large)}, which does not fit"):
+                logger.log(state, logs)
+        with pytest.raises(OverflowError, match=r"The value of 'x' is .* does not fit"):
+            jax.jit(lambda: lox.log({"x": large}))()
+        with pytest.raises(OverflowError, match="does not fit"):
+            jax.jit(lambda: logger.log(state, {"x": large}))()
+        logger.log(state, {"x": fits})
+    with pytest.raises(OverflowError, match="The step 'step' is 3000000000"):
+        logger.log(state, {"x": 1.0}, step=np.int64(3_000_000_000))
+    logger.finish(state)
+    assert [values["x"].tolist() for _, values in writer.rows("0")] == 2 * [fits.tolist()]
+
+
 def test_a_number_takes_little_time():
     logger = Logger(Kept(), every=60)
     state = logger.init(0)
