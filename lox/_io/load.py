@@ -190,8 +190,11 @@ def _where(
 
 def _is_same(run: SelectedRun, stored: StoredRun) -> bool:
     is_same_session = run.reader.folder.name == stored.session
-    same = run.run.name, run.run.key, run.run.process
-    return is_same_session and same == (stored.name, stored.key, stored.process)
+    own, other = (
+        (run.name, run.key, run.process, run.launch, run.start, repr(run.config))
+        for run in (run.run, stored)
+    )
+    return is_same_session and own == other
 
 
 def _with_key(

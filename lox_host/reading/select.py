@@ -1,7 +1,8 @@
 """Select runs by words, which are the same in Python and on the command line.
 
     results                 all runs of a store, each in its newest session
-    results/1               the run of that name, or whose name or key begins like this
+    results/1               the run of that name, or whose name or key begins like this;
+                            several, if runs with different configs have this name
     results/1@2             its second session
     results/#3              the fourth line of `lox ls results`: lines count from 0
     results/20260131-2359   all runs of a session
@@ -192,12 +193,13 @@ def pick(runs: Sequence[SelectedRun], word: str) -> list[SelectedRun]:
             f"{word!r} in {_list_stores(runs)} could be {list_names(found)}. Type more of "
             "the name."
         )
-    (sessions,) = found.values()
+    ((meaning, sessions),) = found.items()
     if at:
         return [_numbered(sessions, number)]
-    # Of several sessions, the newest, by whichever processes it was written.
-    launch = sessions[-1].run.launch
-    return [run for run in sessions if run.run.launch == launch]
+    if os.path.basename(meaning) == sessions[0].reader.folder.name:
+        return sessions
+    # Runs with different configs may have the same name.
+    return newest(sessions)
 
 
 def newest(runs: Sequence[SelectedRun]) -> list[SelectedRun]:

@@ -255,3 +255,29 @@ def test_1024_runs_are_listed_in_a_second(tmp_path):
     found = [float(line.split()[5]) for line in lines]
     np.testing.assert_allclose(found, truth, rtol=1e-3)
     assert min(best) < 1.0
+
+
+@pytest.mark.parametrize("one_session", [True, False])
+def test_runs_of_one_name_with_different_configs_are_all_found(tmp_path, one_session):
+    store = str(tmp_path / "store")
+    with lox.loggers.SaveLogger(store) as logger:
+        if one_session:
+            logger.init(7, name="open all the time")
+        for lr in (0.25, 0.5, 0.75):
+            state = logger.init(0, config={"lr": lr}, name="base")
+            logger.log(state, {"x": lr}, step=0)
+            logger.log(state, {"x": lr + 1}, step=1)
+            logger.finish(state)
+
+    def first(**kwargs):
+        return lox.load(store, **kwargs)["x"][..., 0].tolist()
+
+    runs = [run for run in lox.runs(store) if run.name == "base"]
+    assert len({run.session for run in runs}) == (1 if one_session else 3)
+    assert [first(run=word) for word in ("base", "ba", "0", 0)] == 4 * [[0.25, 0.5, 0.75]]
+    for number, run in enumerate(runs, 1):
+        lr = run.config["lr"]
+        assert first(run=run) == first(run="base", where={"lr": lr}) == lr
+        assert first(run=f"base@{number}") == lr
+        expected = [0, 0.25, 0.5, 0.75] if one_session else lr
+        assert first(run=run.session) == expected
