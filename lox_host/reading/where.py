@@ -10,6 +10,7 @@ neither is its negation. Only runs for which the whole condition is true are sel
     lr > 1e-3              a run without `lr` is not selected
     not lr > 1e-3          nor is it here
     lr > 1e-3 or seed < 3  selected if its `seed` is less than 3
+    lr is None             selected, as is a run whose `lr` is None
 """
 
 import ast
@@ -70,8 +71,6 @@ def condition_of(runs: Sequence[StoredRun], where: Where) -> Condition:
 
 def _matches(value: Any, wanted: Any) -> bool:
     """Return whether a value is the wanted one, or one of several wanted ones."""
-    if value is None and wanted is not None:
-        return False
     if isinstance(wanted, np.ndarray | np.generic):
         wanted = wanted.tolist()
     if is_equal(value, wanted):
@@ -123,10 +122,18 @@ class _Parser:
         try:
             tree = ast.parse(_quote_keywords(self._text.strip()), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            if isinstance(error, SyntaxError) and "=" in self._text:
-                self._fail("is not an expression; to compare, write `==`")
-            self._fail("is not an expression")
+            self._fail(f"is not an expression{self._hint(error)}")
+        if isinstance(tree, ast.Tuple):
+            self._fail("is a list; write `and` between conditions")
         return self._condition(tree)
+
+    def _hint(self, error: Exception) -> str:
+        """Return what to write instead of something from another language."""
+        if "&&" in self._text or "||" in self._text:
+            return "; write `and`, `or` and `not`"
+        if isinstance(error, SyntaxError) and "=" in self._text:
+            return "; to compare, write `==`"
+        return ""
 
     def _condition(self, node: ast.expr) -> Condition:
         """Return the condition of a part of the expression."""
@@ -146,14 +153,21 @@ class _Parser:
 
     def _comparison(self, node: ast.Compare) -> Condition:
         """Return the condition of `a < b`, or of a chain `a < b < c`."""
-        values = [self._value(part) for part in (node.left, *node.comparators)]
-        steps = list(zip(node.ops, values, values[1:], strict=False))
+        parts = [node.left, *node.comparators]
+        pairs = zip(node.ops, parts, parts[1:], strict=False)
+        steps = [self._pair(op, a, b) for op, a, b in pairs]
+        return lambda run: _combine([step(run) for step in steps], decisive=False)
 
-        def compare(run: StoredRun) -> bool | None:
-            found = [self._compare(op, a(run), b(run)) for op, a, b in steps]
-            return _combine(found, decisive=False)
-
-        return compare
+    def _pair(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> Condition:
+        """Return the condition of one comparison, `a < b`."""
+        named = [part for part in (left, right) if not _is_none(part)]
+        if len(named) == 1:
+            if not isinstance(op, ast.Eq | ast.NotEq | ast.Is | ast.IsNot):
+                self._fail("orders by None; write `is None` or `is not None`")
+            get, wanted = self._value(named[0]), isinstance(op, ast.Eq | ast.Is)
+            return lambda run: (get(run) is None) == wanted
+        a, b = self._value(left), self._value(right)
+        return lambda run: self._compare(op, a(run), b(run))
 
     def _compare(self, op: ast.cmpop, a: Any, b: Any) -> bool | None:
         if a is None or b is None:
@@ -239,6 +253,10 @@ def _combine(values: Sequence[bool | None], decisive: bool) -> bool | None:
     if decisive in values:
         return decisive
     return None if None in values else not decisive
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _is_plain(value: object) -> bool:

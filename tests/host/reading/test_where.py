@@ -81,6 +81,32 @@ def test_names_are_nested_entries_last_values_and_fields():
     assert names({}) == names("seed >= 0") == [run.name for run in RUNS]
 
 
+def test_an_entry_may_be_none():
+    configs = {"none": {"clip": None}, "one": {"clip": 1.0}, "without": {}}
+    runs = [a_run(name, config) for name, config in configs.items()]
+    for where in ("clip is None", "clip == None", {"clip": None}, "not clip is not None"):
+        assert names(where, runs) == ["none", "without"]
+    for where in ("clip is not None", "None != clip", "clip > 0"):
+        assert names(where, runs) == ["one"]
+    assert names({"clip": [None, 1.0]}, runs) == [*configs]
+    with pytest.raises(ValueError, match="write `is None` or `is not None`"):
+        names("clip > None", runs)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("lr == 0.5 && seed < 3", "write `and`, `or` and `not`"),
+        ("lr > 0.5 || on", "write `and`, `or` and `not`"),
+        ("lr > 0.1, seed < 3", "write `and` between conditions"),
+        ("lr = 0.5", "to compare, write `==`"),
+    ],
+)
+def test_the_syntax_of_other_languages_is_explained(text, hint):
+    with pytest.raises(ValueError, match=hint):
+        names(text)
+
+
 def test_a_number_of_a_device_is_the_one_that_was_typed():
     on_device = [a_run(str(x), {"lr": float(np.float32(x))}) for x in (1e-3, 0.1, 0.5)]
     assert names("lr == 1e-3", on_device) == names({"lr": 1e-3}, on_device) == ["0.001"]
@@ -117,7 +143,7 @@ def test_what_a_run_lacks_is_neither_true_nor_false():
         ("lr + 1 > 2", r"contains 'lr \+ 1'; it may contain names"),
         ("[x for x in 'ab'] == 1", r"it may contain names"),
         ("seed in 3", r"uses `in` with 3, which is not a list"),
-        ("lr is None", r"may contain names|with `is`"),
+        ("lr is 3", r"compares with `is`; write `==`"),
         ("-env == 1", r"has a sign before 'CartPole', which is not a number"),
         ("foo['a'] > 1", r"write config\[\"\.\.\.\"\] or last"),
         ("(" * 9999, r"is not an expression"),
