@@ -62,7 +62,11 @@ class Failures:
         try:
             call()
         except BaseException as error:
-            self._muted[listener] = self.add(listener, error)
+            failure = Failure(error, listener)
+            # Both at once: another thread that collects the failure unmutes the listener.
+            with self._lock:
+                self._uncollected.append(failure)
+                self._muted[listener] = failure
 
     def add(self, listener: Hashable, error: BaseException) -> Failure:
         failure = Failure(error, listener)

@@ -14,6 +14,7 @@ warning, and until the method returns, lox no longer waits for it.
 """
 
 import contextlib
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -53,6 +54,8 @@ class GuardedWriter:
         self.runs: dict[int, Run] = {}
         self.lost_rows = self.unflushed_rows = 0
         self.retry_at = 0.0
+        # Held while any thread counts lost rows, or decides who warns.
+        self._lock = threading.Lock()
         # The latest error. `_failure` is None again once the writer has recovered.
         self._failure: BaseException | None = None
         self._last_failure: BaseException | None = None
@@ -81,6 +84,11 @@ class GuardedWriter:
         self.unflushed_rows += rows
         if not self._attempt("write", lambda: self._writer.write(batch)):
             self.unflushed_rows -= rows
+            self.leave_out(rows)
+
+    def leave_out(self, rows: int) -> None:
+        """Count rows as lost."""
+        with self._lock:
             self.lost_rows += rows
 
     def flush(self) -> None:
@@ -112,12 +120,14 @@ class GuardedWriter:
             return True
         if not self.has_done_nothing(since):
             return False
-        self._is_stalled = True
-        self._warn(
-            f"{self._name} has not returned from `{self._method()}` for "
-            f"{self._patience:g} seconds. lox no longer waits for it, and drops rows of "
-            f"{self._those()} when its queue is full."
-        )
+        with self._lock:
+            is_known, self._is_stalled = self._is_stalled, True
+        if not is_known:
+            self._warn(
+                f"{self._name} has not returned from `{self._method()}` for "
+                f"{self._patience:g} seconds. lox no longer waits for it, and drops rows "
+                f"of {self._those()} when its queue is full."
+            )
         return True
 
     def watch(self) -> None:
@@ -204,10 +214,12 @@ class GuardedWriter:
         self._warn(f"{self._name} works again. {what} of {self._those()} {verb} missing.")
 
     def _method(self) -> str:
-        return self._call[0] if self._call else "write"
+        call = self._call  # the worker's thread may return from it at any time
+        return call[0] if call else "write"
 
     def _those(self) -> str:
-        names = [run.name for run in self.runs.values()]
+        # A list: the worker's thread may open and close runs.
+        names = [run.name for run in list(self.runs.values())]
         listed = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
         return f"the run {listed}"
 

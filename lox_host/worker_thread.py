@@ -145,9 +145,11 @@ class Worker:
         if self.is_current():
             _fulfil(future, call)
         elif self._thread is None:
-            # Run what was submitted before, to keep the order.
-            while not self._queue.empty():
-                self._make(*self._queue.get())
+            # Run what was submitted before, to keep the order. Another thread may do the
+            # same and take the last call, so do not wait for one.
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self._make(*self._queue.get_nowait())
             _fulfil(future, call)
         else:
             self._requests[future] = None

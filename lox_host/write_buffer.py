@@ -126,7 +126,7 @@ class WriteBuffer:
     def add_blocks(self, blocks: Sequence[Block]) -> None:
         """Add decoded rows. On any thread."""
         if self._is_full() and self._writer.is_down():
-            self._leave_out(blocks)
+            self._writer.leave_out(sum(map(len, blocks)))
             return
         with self._lock:
             self._blocks += blocks
@@ -151,7 +151,8 @@ class WriteBuffer:
 
     def leave_out(self, source: PacketSource, packet: object) -> None:
         """Count the rows of a packet that does not fit as lost. On any thread."""
-        self._leave_out(source.blocks([packet], np.zeros(1, int), np.zeros(1)))
+        blocks = source.blocks([packet], np.zeros(1, int), np.zeros(1))
+        self._writer.leave_out(sum(map(len, blocks)))
 
     def write(self) -> None:
         """Pass all buffered rows to the writer as one batch."""
@@ -204,8 +205,10 @@ class WriteBuffer:
             at_end: Raise even those errors of the writer that need not stop a program.
         """
         if self._program_error is not None:
-            error, self._program_error = self._program_error, None
-            raise error
+            with self._lock:
+                error, self._program_error = self._program_error, None
+            if error is not None:  # no other thread has raised it meanwhile
+                raise error
         self._writer.check(at_end=at_end)
 
     def waiting_rows(self) -> int:
@@ -219,10 +222,6 @@ class WriteBuffer:
 
     def _is_full(self) -> bool:
         return self._rows >= ROOM * MAX_ROWS or self._bytes >= ROOM * MAX_BYTES
-
-    def _leave_out(self, blocks: Sequence[Block]) -> None:
-        with self._lock:
-            self._writer.lost_rows += sum(map(len, blocks))
 
     def _schedule(self) -> None:
         """Make the worker flush when it is time, and write now if the buffer is large."""

@@ -44,8 +44,9 @@ def transformed(
 def _jitted_like(
     fun: Any, transform: Callable, options: Hashable, given: tuple
 ) -> Callable:
-    jitted = _transformed.setdefault(fun, {})
-    if options not in jitted:
+    programs = _transformed.setdefault(fun, {})
+    jitted = programs.get(options)
+    if jitted is None:
         # The result is kept as long as `fun` lives, so it must not keep `fun` alive.
         reference = weakref.ref(fun)
 
@@ -54,10 +55,11 @@ def _jitted_like(
             return transform(*given, reference(), *args, **kwargs)
 
         called.__name__ = called.__qualname__ = fun.__name__
-        if len(jitted) >= _MOST:
-            del jitted[next(iter(jitted))]  # the oldest
-        jitted[options] = jax.jit(called, **equations.jit_options(fun))
-    call = ft.partial(jitted[options], **{_GIVEN: given}) if given else jitted[options]
+        # Other threads may drop the same one, or the one that this thread is about to use.
+        for oldest in list(programs)[: -_MOST + 1]:
+            programs.pop(oldest, None)
+        jitted = programs[options] = jax.jit(called, **equations.jit_options(fun))
+    call = ft.partial(jitted, **{_GIVEN: given}) if given else jitted
 
     def wrapped(*args, **kwargs):
         return call(*args, **kwargs)

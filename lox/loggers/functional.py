@@ -1,6 +1,7 @@
 """Runs that know their logger, for `lox.wandb` and `lox.neptune`."""
 
 import dataclasses
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -71,9 +72,10 @@ def _logger_with(kind: type[Logger], options: Mapping[str, Any]) -> Logger:
             )
     # Compare options by their text, as a configuration is a dictionary, and not hashable.
     identity = kind, repr(sorted(options.items()))
-    if identity not in _loggers:
-        _loggers[identity] = kind(**options)
-    return _loggers[identity]
+    with _lock:
+        if identity not in _loggers:
+            _loggers[identity] = kind(**options)
+        return _loggers[identity]
 
 
 def _checked(run: object) -> TrackedRun:
@@ -83,3 +85,5 @@ def _checked(run: object) -> TrackedRun:
 
 
 _loggers: dict[tuple[type[Logger], str], Logger] = {}
+# Held while one is made, or two threads would have two loggers for the same runs.
+_lock = threading.Lock()

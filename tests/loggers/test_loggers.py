@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import make_dataclass
 
 import jax
@@ -17,6 +18,7 @@ import pytest
 
 import lox
 from lox.loggers import ConsoleLogger, Logger, LoggerState, MultiLogger
+from lox.loggers.functional import start_run
 from lox_host import write_buffer
 from lox_host.runs.run_id import run_name
 from support.kept import Kept, assert_kept
@@ -682,6 +684,25 @@ def test_keys_come_in_the_order_of_logging():
         lox.barrier()
         found = [key for _, values in writer.rows(name(KEYS[0])) for key in values]
         assert found == ["z", "a", "m"], way
+
+
+def test_threads_with_equal_options_share_one_logger():
+    class Slow(Logger):
+        def __init__(self, **options):
+            time.sleep(0.05)
+            super().__init__(Kept(), **options)
+
+    start = threading.Barrier(4)
+
+    def begin(key):
+        start.wait()
+        return start_run(Slow, {"every": 0.1}, key)
+
+    with ThreadPoolExecutor(4) as pool:
+        runs = list(pool.map(begin, range(4)))
+    assert len({begun.logger for begun in runs}) == 1
+    for begun in runs:
+        begun.logger.finish(begun.state)
 
 
 # Failures -----------------------------------------------------------------------------

@@ -1102,6 +1102,20 @@ def test_programs_of_old_callbacks_are_let_go():
     assert len(_jitted._transformed[fun]) == 32
 
 
+def test_another_thread_may_let_go_of_a_program_that_is_about_to_be_called():
+    class LetGo(dict):
+        def __contains__(self, options):
+            is_there = super().__contains__(options)
+            self.clear()
+            return is_there
+
+    found, fun = [], jax.jit(lambda x: logged("x", x))
+    _jitted._transformed[fun] = LetGo()
+    for _ in range(2):
+        lox.tap(fun, found.append)(1.0)
+    assert of(found, "x") == [1.0, 1.0]
+
+
 def test_a_jitted_function_is_traced_once():
     traces = []
 
