@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable
 from typing import Literal
 
+from lox_host.display.text import count
 from lox_host.rows import Batch
 from lox_host.runs.run import Run
 from lox_host.writer import Writer
@@ -141,7 +142,7 @@ class GuardedWriter:
         rows = waiting_rows + self.unflushed_rows + self.lost_rows
         return (
             f"{self._name} is still in `{self._method()}`, and lox no longer waits for it. "
-            f"{rows} rows of {self._those()} may not be written."
+            f"{count(rows, 'row')} of {self._those()} may not be written."
         )
 
     def check(self, *, at_end: bool) -> None:
@@ -170,10 +171,9 @@ class GuardedWriter:
             raise self._error(error, self.lost_rows)
 
     def _error(self, error: BaseException, lost: int) -> RuntimeError:
-        what = f"{lost} rows that were" if lost else "What was"
+        what = count(lost, "logged row") if lost else "What was logged"
         raised = RuntimeError(
-            f"{self._name} failed with {_described(error)}. {what} logged may not be "
-            "written."
+            f"{self._name} failed with {_described(error)}. {what} may not be written."
         )
         raised.__cause__ = error
         return raised
@@ -209,7 +209,7 @@ class GuardedWriter:
     def _works_again(self) -> None:
         missing, self._lost_before = self.lost_rows - self._lost_before, self.lost_rows
         self._failure, self._is_stalled = None, False
-        what = "1 row" if missing == 1 else f"{missing or 'No'} rows"
+        what = count(missing, "row") if missing else "No rows"
         verb = "is" if missing == 1 else "are"
         self._warn(f"{self._name} works again. {what} of {self._those()} {verb} missing.")
 
@@ -220,8 +220,10 @@ class GuardedWriter:
     def _those(self) -> str:
         # A list: the worker's thread may open and close runs.
         names = [run.name for run in list(self.runs.values())]
+        if not names:
+            return "its runs"
         listed = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
-        return f"the run {listed}"
+        return f"the run {listed}" if len(names) == 1 else f"the runs {listed}"
 
     def _warn(self, text: str) -> None:
         # If warnings are errors, swallow this one: `finish` raises.

@@ -28,5 +28,5 @@ def test_a_failure_warns_before_it_can_stop_the_program(monkeypatch):
         guarded.write(Batch([]), rows=3)
     (message,) = shown
     assert message.startswith("Logger failed with OSError: no space left.")
-    with pytest.raises(RuntimeError, match=r"no space left\. 3 rows"):
+    with pytest.raises(RuntimeError, match=r"no space left\. 3 logged rows"):
         guarded.check(at_end=False)

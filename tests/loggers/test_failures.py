@@ -63,7 +63,7 @@ def test_a_back_end_that_hangs_holds_up_no_other(hanging, monkeypatch, together)
     assert time.monotonic() - start < 5
     assert values(good) == [*range(100)]
     assert good.flushed == len(good.batches)
-    # Whoever wants it to be finished is told, and does not wait for ever.
+    # `finish` says so, and does not wait forever.
     with pytest.raises(RuntimeError, match=r"Logger is still in `write`.* 100 rows of"):
         loggers[0].finish(states[0])
     assert time.monotonic() - start < 5
@@ -227,7 +227,7 @@ def test_after_a_failure_writing_goes_on_and_the_gap_is_known(method):
     else:
         assert works == "Logger works again. 10 rows of the run 'seed0' are missing."
         assert values(writer) == [*range(10), *range(20, 30)]
-        with pytest.raises(RuntimeError, match=r"No space left on device\. 10 rows that"):
+        with pytest.raises(RuntimeError, match=r"device\. 10 logged rows may"):
             logger.finish(state)
 
 
@@ -258,7 +258,7 @@ def test_a_failure_that_is_to_raise_is_raised_once():
     logger.log(state, {"i": 0})
     with (
         pytest.warns(RuntimeWarning, match="No space left"),
-        pytest.raises(RuntimeError, match=r"No space left on device\. 1 rows that"),
+        pytest.raises(RuntimeError, match=r"No space left on device\. 1 logged row may"),
     ):
         lox.barrier()
     for _ in range(2):

@@ -818,7 +818,7 @@ def test_a_writer_that_fails_warns_once_and_finish_raises():
     message = str(warning.message)
     assert message.startswith("Logger failed with OSError: no space left.")
     assert name(KEYS[0]) in message
-    with pytest.raises(RuntimeError, match=r"OSError: no space left\. 2 rows") as raised:
+    with pytest.raises(RuntimeError, match=r"no space left\. 2 logged rows") as raised:
         logger.finish(state)
     assert isinstance(raised.value.__cause__, OSError)
     assert [values for _, values in writer.rows(name(KEYS[0]))] == [{"x": 1}]

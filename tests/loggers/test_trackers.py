@@ -506,7 +506,7 @@ def test_a_tracker_that_fails_warns_once_and_finish_raises(name, tmp_path, monke
         f"{type(logger).__name__} failed with ConnectionError: no such host."
     )
     assert NAMES[0] in message
-    with pytest.raises(RuntimeError, match=r"no such host\. 3 rows"):
+    with pytest.raises(RuntimeError, match=r"no such host\. 3 logged rows"):
         logger.finish(state)
     logger.finish(state)
     with pytest.raises(ValueError, match="is finished"):
