@@ -37,7 +37,7 @@ class FanOut:
         try:
             for member in self._members:
                 open_run = ft.partial(member.open_run, wanted, launch)
-                id, is_new = member.worker.run(open_run)
+                id, is_new = member.open_patiently(open_run)
                 ids.append(id)
                 begun += [(member, id)] if is_new else []
         except BaseException:

@@ -145,6 +145,15 @@ class GuardedWriter:
             f"{count(rows, 'row')} of {self._those()} may not be written."
         )
 
+    def check_opening(self, since: float) -> None:
+        """Raise if a run that is to be opened since then waits for a writer that hangs."""
+        method = self._call[0] if self._call else "open"
+        if method != "open" and self.has_done_nothing(since):
+            raise RuntimeError(
+                f"{self._name} has not returned from `{method}` for {self._patience:g} "
+                "seconds, so it cannot open another run."
+            )
+
     def check(self, *, at_end: bool) -> None:
         """Raise the writer's error if it should stop the program.
 

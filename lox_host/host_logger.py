@@ -20,7 +20,7 @@ import sys
 import time
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError
 from typing import Any, TypeVar
 
@@ -154,8 +154,31 @@ class HostLogger:
                 "the parent process. Create another one in the child."
             )
         self._collect_waiting()
-        ids = self.worker.run(lambda: self._open_runs(wanted, process, agree))
+        ids = self.open_patiently(lambda: self._open_runs(wanted, process, agree))
         return np.array(ids, np.int32)
+
+    def open_patiently(self, call: Callable[[], T]) -> T:
+        """Open runs on the worker's thread.
+
+        To open a run may take long, and lox says what it waits for. But if the writer
+        hangs with the rows of other runs, nobody knows whether it will ever open another.
+
+        Raises:
+            RuntimeError: If the writer does not return from another method.
+        """
+        opening, start, is_said = self.worker.request(call), time.monotonic(), False
+        while True:
+            try:
+                return opening.result(_PAUSE)
+            except TimeoutError:
+                if opening.done():  # the call itself raised the `TimeoutError`
+                    raise
+                self._guarded.check_opening(start)
+                # Of several, the one that takes long says so.
+                is_due = time.monotonic() > start + _QUIET and not self._members
+                if is_due and not is_said:
+                    self._say_that_it_waits("open a run")
+                    is_said = True
 
     def take(
         self,
@@ -274,13 +297,13 @@ class HostLogger:
                 if future.done():  # the call itself raised the `TimeoutError`
                     raise
                 if not is_said and time.monotonic() > start + _QUIET:
-                    self._say_that_it_waits()
+                    rows = self.buffer.waiting_rows() + self._guarded.unflushed_rows
+                    what = f"write {rows} rows" if rows else "finish its runs"
+                    self._say_that_it_waits(what)
                     is_said = True
         raise RuntimeError(self.give_up())
 
-    def _say_that_it_waits(self) -> None:
-        rows = self.buffer.waiting_rows() + self._guarded.unflushed_rows
-        what = f"write {rows} rows" if rows else "finish its runs"
+    def _say_that_it_waits(self, what: str) -> None:
         text = f"lox: Waiting for {self.name} to {what}. Press Ctrl-C to stop waiting."
         print(text, file=sys.stderr, flush=True)
 

@@ -350,7 +350,8 @@ class Logger(BaseLogger):
         patience: How many seconds to wait for a writer that does not return: when there is
             no more room for rows, in `finish`, and at the end of the process. After that, a
             message names the logger and the number of rows that it did not write. lox keeps
-            waiting for a writer that is merely slow.
+            waiting for a writer that is merely slow, or slow to open a run. If it hangs
+            with the rows of another run, `init` raises.
     """
 
     def __init__(

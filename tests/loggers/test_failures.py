@@ -111,6 +111,39 @@ def test_a_slow_back_end_is_waited_for_and_named(monkeypatch, capsys):
     )
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_a_back_end_that_hangs_does_not_hold_up_init(hanging, together):
+    good = Kept()
+    logger = Logger(hanging, patience=0.3)
+    logger = MultiLogger(logger, Logger(good)) if together else logger
+    state = logger.init(0)
+    logger.log(state, {"i": 0})
+    time.sleep(0.7)  # it hangs with the first row
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="has not returned from `write` for 0"):
+            logger.init(1)
+    if together:
+        logger.log(state, {"i": 1})
+        lox.barrier()
+        assert values(good) == [0, 1]
+    hanging.gate.set()
+    logger.finish(state)
+    assert values(hanging) == ([0, 1] if together else [0])
+
+
+def test_a_back_end_that_is_slow_to_open_is_waited_for_and_named(monkeypatch, capsys):
+    class Slow(Kept):
+        def open(self, run):
+            time.sleep(0.5)
+            super().open(run)
+
+    monkeypatch.setattr(host_logger, "_QUIET", 0.1)
+    logger = MultiLogger(Logger(Slow(), patience=0.2), Logger(Kept()))
+    logger.finish(logger.init(0))
+    line = "lox: Waiting for Logger to open a run. Press Ctrl-C to stop waiting.\n"
+    assert capsys.readouterr().err == line
+
+
 def test_patience_is_a_number_of_seconds():
     with pytest.raises(ValueError, match="`patience` must be a number of seconds, not -1"):
         Logger(Kept(), patience=-1)

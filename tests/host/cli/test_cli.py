@@ -354,7 +354,7 @@ def test_what_is_damaged_is_left_out(store, capsys):
     session = Path(lox.runs(store)[1].session)
     with (store / session / "journal").open("ab") as journal:
         journal.write(b"half a li")
-    assert main(["show", f"{store}/0-1"]) == 0
+    assert main(["show", f"{store}/0-1@2"]) == 0
     out, err = capsys.readouterr()
     assert re.match(r"lox: Parts of the session .* were left out", err)
     assert "0-1@2" in out
@@ -528,7 +528,7 @@ def test_export(store, capsys):
     table = pl.read_parquet("tables/88.parquet")
     assert np.array_equal(table["loss"], logged(8)[1]["loss"])
     assert np.array_equal(table["step"], logged(8)[0])
-    said(capsys, "export", f"{store}/0-1", "--to", "json")
+    said(capsys, "export", f"{store}/0-1@2", "--to", "json")
     assert len(Path("json/0-1.jsonl").read_text().splitlines()) == 20
 
 
