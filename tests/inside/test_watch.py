@@ -439,6 +439,7 @@ def test_several_patterns_that_match_do_not_warn():
             "must map names to functions of an array, but it ",
         ),
         ({"values": ()}, ValueError, "`values` of `lox.watch` is empty"),
+        ({"scopes": []}, ValueError, "`scopes` of `lox.watch` is empty"),
         ({"scopes": 3}, TypeError, "`scopes` takes a string or several, not `int`"),
         (
             {"layer": 3},

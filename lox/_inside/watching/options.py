@@ -71,7 +71,9 @@ def _selection(
 ) -> Selection:
     if callable(scopes):
         return Selection(predicate=scopes)
-    return Selection(patterns=names_in(scopes, "scopes"))
+    patterns = names_in(scopes, "scopes")
+    _check_any("scopes", patterns)
+    return Selection(patterns=patterns)
 
 
 def _values(values: str | Iterable[str]) -> tuple[str, ...]:
@@ -103,5 +105,9 @@ def _check_known(option: str, names: Sequence[str], known: Iterable[str]) -> Non
                 f"`lox.watch` has no {option} {name!r}. Choose from "
                 f"{', '.join(map(repr, known))}."
             )
+    _check_any(option, names)
+
+
+def _check_any(option: str, names: Sequence[str]) -> None:
     if not names:
         raise ValueError(f"`{option}` of `lox.watch` is empty, so it would log nothing.")
