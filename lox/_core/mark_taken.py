@@ -42,11 +42,13 @@ class MarkTaken(Mask):
 
     def stops(self, program: Jaxpr) -> Mapping[int, Sequence[_Marked]]:
         uses = last_uses(program)
+        # What the program is given may be NaN for the others, such as the carry of a loop.
+        computed = [program.invars, *(eqn.outvars for eqn in program.eqns)]
         found = {}
-        for i, eqn in enumerate(program.eqns):
-            variables = [var for var in eqn.outvars if _is_float(var) and var in uses]
+        for i, each in enumerate(computed):
+            variables = [var for var in each if _is_float(var) and var in uses]
             if variables:
-                found[i + 1] = [_Marked(variables)]
+                found[i] = [_Marked(variables)]
         return found
 
     def visit(self, stop: _Marked, values: list) -> list:

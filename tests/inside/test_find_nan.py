@@ -272,3 +272,69 @@ def test_iterations_are_those_of_examples_that_take_the_branch():
     for around in (jax.vmap(fun, (0, None)), jax.jit(jax.vmap(fun, (0, None)))):
         report = lox.find_nan(around)(xs, ys)
         assert (report.culprit, report.iterations, report.example) == ((-1.0,), (1,), 1)
+
+
+def roots(n, x):
+    """Take roots in a loop in a loop, `n` times or until one is negative, and return it."""
+
+    def iteration(carry):
+        i, x = carry
+        x, _ = jax.lax.scan(lambda x, y: (jnp.sqrt(x) - y, None), x, jnp.array([0.5, 0.2]))
+        # A branch that depends on the example, too.
+        return i + 1, jax.lax.cond(i % 2 == 0, lambda x: x, lambda x: x + 0.3, x)
+
+    return jax.lax.while_loop(lambda carry: carry[0] < n, iteration, (0, x))[1]
+
+
+def first_root_of_a_negative_number(n, x):
+    """The iterations of both loops, computed by NumPy."""
+    for i in range(n):
+        for j, y in enumerate((0.5, 0.2)):
+            if x < 0:
+                return i, j
+            x = np.sqrt(np.float32(x)) - np.float32(y)
+        x += np.float32(0.3) * (i % 2)
+    return None
+
+
+def test_examples_that_have_finished_do_not_count():
+    """A loop runs for all examples until the last one has finished."""
+    find = lox.find_nan(jax.jit(jax.vmap(roots)))
+    for ns, xs in [
+        ([0, 1, 7], [-1.0, 0.2, 30.0]),  # the first one would be NaN, but never starts
+        ([0, 5, 6], [-1.0, 2.0, 30.0]),
+        ([1, 1, 2], [0.3, 0.5, 30.0]),  # only finished ones would become NaN
+        ([3, 0, 2], [-2.0, -1.0, 2.0]),
+    ]:
+        found = [first_root_of_a_negative_number(n, x) for n, x in zip(ns, xs, strict=True)]
+        at = [(place, i) for i, place in enumerate(found) if place is not None]
+        report = find(jnp.array(ns), jnp.array(xs))
+        if not at:
+            assert report is None
+        else:
+            assert (report.iterations, report.example) == min(at)
+            assert report.operation == "sqrt"
+
+
+def test_a_loop_in_a_branch_that_an_example_does_not_take_does_not_count():
+    def fun(is_taken, x):
+        roots = lambda x, y: (jnp.sqrt(x) - y, None)  # noqa: E731
+        in_turn = lambda x: jax.lax.scan(roots, x, jnp.array([0.5, 0.2]))[0]  # noqa: E731
+        return jax.lax.cond(is_taken, in_turn, lambda x: x, x)
+
+    find = lox.find_nan(jax.vmap(fun))
+    report = find(jnp.array([False, True]), jnp.array([-1.0, 0.2]))
+    assert (report.iterations, report.example) == ((1,), 1)
+    assert find(jnp.array([False, True]), jnp.array([-1.0, 2.0])) is None
+
+
+def test_a_predicate_that_ends_a_loop_before_it_starts():
+    def fun(x):
+        return jax.lax.while_loop(lambda x: jnp.log(x) < 1, lambda x: 2 * x, x)
+
+    report = lox.find_nan(fun)(jnp.float32(-1.0))
+    assert (report.operation, report.culprit, report.iterations) == ("log", (-1.0,), (0,))
+    assert "does not return this NaN" in str(report)
+    several = lox.find_nan(lambda xs: jax.lax.map(fun, xs))
+    report = several(jnp.array([2.0, 0.5, -1.0]))
+    assert (report.operation, report.culprit, report.iterations) == ("log", (-1.0,), (2, 0))

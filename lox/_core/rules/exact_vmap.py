@@ -178,9 +178,10 @@ def _batched_while(
     # Where an outer `vmap` has batched the predicate, the records are masked already.
     # Otherwise its value masks them. It is carried along instead of computed again in the
     # body, since a predicate that logs would log twice.
+    has_any = holds_writes(body) or is_marking() or any(map(may_hold_records, (cond, body)))
     if (
         cond.out_avals[0].shape
-        or not (holds_writes(body) or any(map(may_hold_records, (cond, body))))
+        or not has_any
         or _context.state() == "searched"
         or not _is_predicate_batched(original, axis, args, dims, params)
     ):
@@ -242,7 +243,8 @@ def _repeat_in_place(
 
 
 def _masked_step(jaxpr: ClosedJaxpr, consts: list, running: jax.Array, carry: list) -> list:
-    return Interpreter(Mask.of(running))(jaxpr, *consts, running, *carry)[0]
+    kind = MarkTaken if is_marking() else Mask
+    return Interpreter(kind.of(running))(jaxpr, *consts, running, *carry)[0]
 
 
 def _over_examples(x: AnyArray, dim: int | None, size: int) -> tuple[AnyArray, int]:

@@ -134,10 +134,12 @@ class LookAtValues(Handler):
         return self._collected(self.seen(program, eqns, read), self.counter)
 
     def finish(self, program: Jaxpr) -> Collected:
-        if self.path != self.region or self.program_map.is_predicate(program):
+        if self.path != self.region:
             return Collected()
-        # The program is the body of a loop, and one iteration of it has ended.
-        counter = self.counter + 1 if self._is_loop() else self.counter
+        # After the body of a loop, one iteration has ended. The predicate that is asked
+        # before the loop belongs to the first one.
+        is_iteration = self._is_loop() and not self.program_map.is_predicate(program)
+        counter = self.counter + 1 if is_iteration else self.counter
         return self._collected(self.at_end_of_region(), counter)
 
     def _is_loop(self) -> bool:

@@ -135,10 +135,12 @@ class Search:
         outs, moment = self._find_region(self.births)
         report = self._report_of(moment) if moment else None
         is_bad = quick or moment or outs & self.births.bad
-        if report is None and is_bad and self.masked and self.program_map.has_masks:
-            # What an example computes in a branch that it does not take may still reach
-            # the outputs, through the derivative of the select.
-            return self._again(self.births, masked=False)
+        if report is None and self.masked and self.program_map.has_masks:
+            # What an example computes in a branch that it does not take counts only if it
+            # reaches the outputs, as through the derivative of the select.
+            if outs & self.births.bad:
+                return self._again(self.births, masked=False)
+            return self._bad_argument() if is_bad and not self.births.ignored else None
         if report is None and is_bad and not self.births.ignored:
             return self._from_the_start(quick or moment)
         return report if report is None or outs & self.births.bad else _dropped(report)
@@ -280,14 +282,21 @@ class Search:
         position = np.unravel_index(moment.device, tuple(axes.values()))
         return {axis: int(i) for axis, i in zip(axes, position, strict=True)}
 
-    def _from_the_start(self, moment: Moment | None) -> NanReport:
-        """Report a NaN that does not appear in an equation: an argument or a constant."""
+    def _bad_argument(self) -> NanReport | None:
+        """Report the first argument that is not finite."""
         for name, x in zip(self.names, self.args, strict=True):
             held = int(flag(jnp.asarray(x))) if is_float(x) and np.size(x) else 0
             if held & self.births.bad:
                 what = "NaN" if held & NAN else "an infinity"
                 note = f"The argument {name} already contains {what} before `fun` runs."
                 return NanReport("argument", (name,), inputs=(np.asarray(x),), note=note)
+        return None
+
+    def _from_the_start(self, moment: Moment | None) -> NanReport:
+        """Report a NaN that does not appear in an equation: an argument or a constant."""
+        argument = self._bad_argument()
+        if argument is not None:
+            return argument
         if moment is None:
             note = "A constant of the program is not finite to begin with."
             return NanReport("constant", note=note)
