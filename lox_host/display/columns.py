@@ -11,6 +11,7 @@ from lox_host.frozen import frozen
 GAP = 2  # between columns
 CUT = "…"
 LEAST = 24  # width of a text that is cut
+LOW_RANK = 3  # columns that a table should not be without
 _NOT_FINITE = re.compile(r"^\s*(nan|-?inf)\b|\bnan\)")
 
 
@@ -50,13 +51,16 @@ class Column:
 def fit(columns: Sequence[Column], width: int) -> list[Column]:
     """Leave out the columns of the highest ranks until the others fit.
 
-    If that is not enough, the widest text is cut, as of runs with very long names.
+    If that is not enough, the widest text is cut, as of runs with very long names. This
+    comes before a column of a low rank is left out, if it makes room for it.
     """
     shown = list(columns)
     while room(shown, width) < 0:
         last = max(shown, key=lambda column: column.rank)
-        if not last.rank:
-            return _with_cut(shown, -room(shown, width))
+        if last.rank <= LOW_RANK:
+            narrow = _with_cut(shown, -room(shown, width))
+            if not last.rank or room(narrow, width) >= 0:
+                return narrow
         shown.remove(last)
     return shown
 

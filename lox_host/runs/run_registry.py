@@ -113,10 +113,10 @@ class RunRegistry:
         ids = candidate_ids(of.launch, identity)
         id = next(id for id in ids if id not in self.runs and not self.is_finished(id))
         index = 0 if wanted.index is None else wanted.index
-        if wanted.name is None:
+        name = format_name(wanted.name or "", names_from, wanted.key, index)
+        # A name may come out empty. Such a run could not be listed or asked for.
+        if not name.strip():
             name = default_name(wanted.key, wanted.index)
-        else:
-            name = format_name(wanted.name, names_from, wanted.key, index)
         return Run(
             id,
             free_name(name, self._names),

@@ -217,6 +217,13 @@ def test_a_name_that_does_not_work_is_an_error_while_tracing(writer, logger, nam
     assert not writer.opened
 
 
+def test_a_name_that_comes_out_empty_is_the_default_one(writer, logger):
+    logger.init(7, name="")
+    logger.init(8, config={"note": " "}, name="{note}")
+    jax.vmap(lambda seed: logger.init(seed, name=" "))(jnp.array([9]))
+    assert names(writer) == ["seed7", "seed8", "run0-seed9"]
+
+
 def test_names_are_unique_among_the_open_runs(writer, logger):
     first = logger.init(0, name="same")
     logger.init(1, name="same")
