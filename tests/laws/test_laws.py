@@ -35,24 +35,31 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 every = pytest.mark.parametrize("p", PROGRAMS, ids=lambda p: p.name)
 DIFFERENTIABLE = [p for p in PROGRAMS if p.grad]
 some = pytest.mark.parametrize("p", thin(PROGRAMS, 5), ids=lambda p: p.name)
+other = pytest.mark.parametrize("p", covering(PROGRAMS, 4, start=2), ids=lambda p: p.name)
+# An eager run compiles each loop and branch of a program by itself.
+eager = pytest.mark.parametrize("p", covering(PROGRAMS, 4), ids=lambda p: p.name)
 differentiable = pytest.mark.parametrize("p", DIFFERENTIABLE, ids=lambda p: p.name)
 
 
 # 1, 2: the result is the same, the rows are those of the eager run --------------------
 
 
-@every
+@eager
 def test_spool_gives_what_the_eager_run_logs(p: Program, capsys):
     check(p, *lox.spool(p.fun)(p.x))
     assert not printed(capsys)
 
 
-@every
-def test_nolog_leaves_the_result_alone_and_prints_nothing(p: Program, capsys):
+@eager
+def test_nolog_leaves_the_eager_result_alone_and_prints_nothing(p: Program, capsys):
     out = lox.nolog(p.fun)(p.x)
 
     assert not printed(capsys)
     assert_trees_close(out, result(p))
+
+
+@every
+def test_nolog_leaves_the_result_alone(p: Program):
     assert_trees_close(jit_of_nolog(p), result(p))
 
 
@@ -63,12 +70,16 @@ def jit_of_nolog(p: Program):
 
 @every
 def test_kept_logs_are_heard_twice_and_then_nothing_is_left(p: Program):
-    kept = lox.spool(p.fun, keep_logs=True)
-    ((out, first), second), third = lox.spool(lox.spool(kept))(p.x)
+    ((out, first), second), third = spools_of_kept_logs(p)
 
     check(p, out, first)
     check(p, out, second)
     assert not third
+
+
+@way(PROGRAMS)
+def spools_of_kept_logs(p: Program):
+    return lox.spool(lox.spool(lox.spool(p.fun, keep_logs=True))), p.x
 
 
 # 3: vmap ------------------------------------------------------------------------------
@@ -305,7 +316,7 @@ def test_branches_that_log_one_key_in_two_shapes_are_an_error_that_names_both():
 # 8: twice, in any order, from several threads; nothing cached is changed --------------
 
 
-@every
+@other
 def test_calls_of_any_kind_do_not_disturb_each_other(p: Program, capsys):
     jitted = jax.jit(p.fun)
     before = str(jax.make_jaxpr(jitted)(p.x))
@@ -320,7 +331,7 @@ def test_calls_of_any_kind_do_not_disturb_each_other(p: Program, capsys):
     check(p, *spooled(p.x))
     assert not printed(capsys)
     check(p, *lox.spool(jitted)(p.x))
-    if p.grad and p in thin(PROGRAMS, 5):
+    if p.grad and p in thin(PROGRAMS, 8, start=2):
         grad = jax.grad(total_of(jitted))
         with lox.silent():
             assert_trees_close(grad(p.x), slope_of(p))
@@ -355,7 +366,7 @@ def test_two_threads_do_not_disturb_each_other(p: Program):
 
 @every
 def test_keys_come_in_the_order_of_the_first_log_and_have_the_stated_tags(p: Program):
-    _, logs = spooled(p)
+    _, logs = jit_of_spool(p)
 
     expected = by_key(records(p))
     if not p.masked:
@@ -369,7 +380,7 @@ def test_keys_come_in_the_order_of_the_first_log_and_have_the_stated_tags(p: Pro
 def test_eval_shape_agrees_with_the_run_and_prints_nothing(p: Program, capsys):
     shapes = jax.eval_shape(lox.spool(p.fun), p.x)
     assert not printed(capsys)
-    real = spooled(p)
+    real = jit_of_spool(p)
 
     assert jax.tree.structure(shapes) == jax.tree.structure(real)
     as_shape = lambda a: (jnp.shape(a), jnp.asarray(a).dtype)  # noqa: E731
@@ -402,7 +413,7 @@ def test_it_can_be_exported(p: Program):
 
 @some
 def test_logs_can_be_pickled(p: Program):
-    out, logs = spooled(p)
+    out, logs = jit_of_spool(p)
     if any(jnp.issubdtype(a.dtype, jax.dtypes.prng_key) for a in jax.tree.leaves(logs)):
         pytest.skip("JAX does not pickle typed PRNG keys.")
 
@@ -423,11 +434,6 @@ def printed(capsys) -> str:
     """What has been printed since the last time."""
     jax.effects_barrier()
     return capsys.readouterr().out
-
-
-@ft.cache
-def spooled(p: Program):
-    return lox.spool(p.fun)(p.x)
 
 
 def tangent_logger():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import lox
+from support.compiled import jit_in_turn
 from support.programs import PROGRAMS, Program, logged
 from support.reductions import (
     DISTINCT,
@@ -21,7 +22,7 @@ from support.reductions import (
     reduce_rows,
     reductions_of,
 )
-from support.selection import covering, thin
+from support.selection import FULL, covering, thin
 from support.truth import (
     assert_close,
     assert_logs,
@@ -67,9 +68,12 @@ third = pytest.mark.parametrize(
 
 @every
 def test_all_reductions_at_once(p: Program):
-    """Half of the programs under `jit(spool)`, half under `spool(jit)`."""
-    jit_outside, names = PROGRAMS.index(p) % 2, some_or_all(p)
-    fun = jax.jit(spooled(p, names)) if jit_outside else spooled(p, names, jax.jit)
+    """Some of the programs under `spool(jit)`, the others under `jit(spool)`."""
+    number, names = PROGRAMS.index(p), some_or_all(p)
+    if number % (2 if FULL else 4) == 1:
+        fun = spooled(p, names, jax.jit)
+    else:
+        fun = jit_in_turn(number, spooled(p, names))
     with every_reduction(names):
         _, logs = fun(p.x)
     check(p, logs, records(p))
@@ -90,7 +94,7 @@ def test_reductions_under_vmap(p: Program):
     for make, names in thin(ways, 2, start=PROGRAMS.index(p)):
         fun = make(names)
         with every_reduction(names):
-            _, logs = jax.jit(fun)(p.xs)
+            _, logs = jit_in_turn(PROGRAMS.index(p) // 2, fun)(p.xs)
         check(p, logs, records_of_each(p), rows=False)
 
 
@@ -103,13 +107,13 @@ def test_reductions_under_grad(p: Program):
     def grad_of_spool(names):
         fun = jax.grad(aux_of(spooled(p, names)), has_aux=True)
         with every_reduction(names):
-            _, logs = jax.jit(fun)(p.x)
+            _, logs = jit_in_turn(PROGRAMS.index(p) // 4, fun)(p.x)
         check(p, logs, records_in_grad(p))
 
     def spool_of_grad(names):
         fun = spooled(p, names, lambda fun: jax.grad(total_of(fun)))
         with every_reduction(names):
-            _, logs = jax.jit(fun)(p.x)
+            _, logs = jit_in_turn(PROGRAMS.index(p) // 4, fun)(p.x)
         assert_reduced(only_reduced(logs), records_of_grad(p), named)
 
     ways = [(grad_of_spool, three(p, 2)), (spool_of_grad, three(p, 3))]
@@ -126,7 +130,8 @@ def test_one_reduction_for_all_keys(p: Program):
     )
     names = sorted(reduce)
     for name in thin(names, len(names), start=PROGRAMS.index(p)):
-        _, logs = lox.spool(p.fun, reduce=asked(name))(p.x)
+        spool = lox.spool(p.fun, reduce=asked(name))
+        _, logs = jit_in_turn(PROGRAMS.index(p) + 2, spool)(p.x)
         assert set(by_key(records(p))) <= set(logs)
         assert_reduced(logs, records(p), name)
         assert_valid_where_there_may_be_no_row(p, logs)

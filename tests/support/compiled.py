@@ -2,8 +2,8 @@
 
 XLA needs 15 ms for the smallest program, and each law runs the programs of the catalogue in
 its own way: under `vmap`, under `grad`, reduced, thinned. Each way is traced by itself,
-with its own errors. All ways of a program are then compiled together, which takes half of
-the time:
+with its own errors. NumPy runs most ways of a program, see `evaluate.py`, and XLA the
+others, which are compiled together. A full run (`LOX_FULL=1`) compiles all of them.
 
     @way(PROGRAMS)
     def spool_of_vmap(p):
@@ -11,7 +11,7 @@ the time:
 
     out, logs = spool_of_vmap(PROGRAMS[0])
 
-The program is run twice, which must give the same bytes.
+A compiled program is run twice, which must give the same bytes.
 """
 
 import contextlib
@@ -24,6 +24,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+from support.evaluate import holds_keys, outcome_of
+from support.selection import FULL, thin
 
 # From a program to a function, and the argument to call it with.
 Make = Callable[[Any], tuple[Callable, Any]]
@@ -40,6 +43,11 @@ class Way:
     def every(self) -> pytest.MarkDecorator:
         """Give a test each of the programs."""
         return pytest.mark.parametrize("p", self.programs, ids=name_of)
+
+    @ft.cached_property
+    def compiled(self) -> list[Any]:
+        """The programs that XLA runs: each program meets it in some of the ways."""
+        return thin(self.programs, 4, start=WAYS.index(self))
 
     def __call__(self, p: Any) -> Any:
         assert p in self.programs
@@ -76,24 +84,45 @@ def outcomes(p: Any) -> dict[Way, Any]:
             traced[each] = jax.jit(fun).trace(x), x
         except Exception as error:
             found[each] = error
-    try:
-        return found | run(traced)
-    except Exception:  # find out which way it is, and run the others together
-        for each, (alone, _) in list(traced.items()):
-            try:
-                alone.lower()
-            except Exception as error:
-                found[each] = error
-                del traced[each]
-    try:
-        return found | run(traced)
-    except Exception:
-        for each, alone in traced.items():
-            try:
-                found |= run({each: alone})
-            except Exception as error:
-                found[each] = error
+    for each, (alone, x) in list(traced.items()):
+        if p not in each.compiled and not holds_keys(alone.jaxpr.jaxpr):
+            del traced[each]
+            found[each] = outcome_or_error(run_by_numpy, alone, x)
+    if not traced:
         return found
+    try:
+        return found | run(traced)
+    except Exception:  # find out which way it is
+        alone = {each: outcome_or_error(run, {each: one}) for each, one in traced.items()}
+        return found | {
+            each: one if isinstance(one, Exception) else one[each]
+            for each, one in alone.items()
+        }
+
+
+def outcome_or_error(fun: Callable, *args: Any) -> Any:
+    try:
+        return fun(*args)
+    except Exception as error:
+        return error
+
+
+def run_by_numpy(traced: Any, x: jax.Array) -> Any:
+    with quick_compilation(), contextlib.redirect_stdout(io.StringIO()):
+        out = outcome_of(traced, x)
+        jax.effects_barrier()
+    return jax.tree.map(jnp.asarray, out)
+
+
+def jit_in_turn(number: int, fun: Callable) -> Callable:
+    """`jax.jit` for one number of four, and NumPy for the others."""
+    jitted = jax.jit(fun)
+
+    def run(x: Any) -> Any:
+        traced = jitted.trace(x)
+        return jitted(x) if holds_keys(traced.jaxpr.jaxpr) else outcome_of(traced, x)
+
+    return jitted if FULL or number % 4 == 0 else run
 
 
 def run(traced: dict[Way, tuple[Any, jax.Array]]) -> dict[Way, Any]:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
@@ -33,13 +34,28 @@ class Value(NamedTuple):
 
 def evaluated(fun: Callable, *args: Any) -> Any:
     """What `jax.jit(fun)` returns, from NumPy."""
-    traced = jax.jit(fun).trace(*args)
+    return outcome_of(jax.jit(fun).trace(*args), *args)
+
+
+def outcome_of(traced: Any, *args: Any) -> Any:
+    """The same of a function that was traced with such arguments."""
     inputs = [Value(np.asarray(x)) for x in jax.tree.leaves(args)]
     with np.errstate(all="ignore"):
         outs = Evaluation().program(traced.jaxpr, inputs)
     return jax.tree.unflatten(
         jax.tree.structure(traced.out_info), [out.array for out in outs]
     )
+
+
+def holds_keys(jaxpr: Jaxpr) -> bool:
+    """Whether a program computes with typed PRNG keys, which NumPy does not have."""
+    variables = [*jaxpr.invars, *(var for eqn in jaxpr.eqns for var in eqn.outvars)]
+    if any(jnp.issubdtype(var.aval.dtype, jax.dtypes.prng_key) for var in variables):
+        return True
+    inside = (
+        x for eqn in jaxpr.eqns for x in jax.tree.leaves(eqn.params, is_leaf=is_program)
+    )
+    return any(holds_keys(close(x).jaxpr) for x in inside if is_program(x))
 
 
 class Evaluation:
