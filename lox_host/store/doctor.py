@@ -20,7 +20,7 @@ from lox_host.frozen import frozen
 from lox_host.store.folder import Path, examine_folder, list_session, mark
 from lox_host.store.format.journal import DATA_FILE, NAME
 from lox_host.store.reader import Reader, read_session
-from lox_host.store.run_statistics import lost_rows, row_counts
+from lox_host.store.run_statistics import lost_rows
 from lox_host.store.session import Session
 
 
@@ -99,12 +99,17 @@ def _examine_session(folder: pathlib.Path, names: set[str]) -> SessionReport:
 
 
 def _rows(reader: Reader) -> int:
-    longest = Counter[int]()
+    """Count the rows that `_write_anew` would write. The journal may promise more."""
+    counts: dict[str, Counter[int]] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is in the report
-        # `|` of counters is the larger of each.
-        for counts in row_counts(reader).values():
-            longest |= counts
+        for block in reader.blocks():
+            rows = Counter[int](block.runs.tolist())
+            for key in block.values:
+                counts.setdefault(key, Counter()).update(rows)
+    longest = Counter[int]()
+    for rows in counts.values():
+        longest |= rows  # the larger of each
     return sum(longest[id] for id in reader.runs)
 
 

@@ -105,3 +105,15 @@ def test_a_session_that_was_killed_and_an_old_one_are_saved(tmp_path, capsys):
     assert list(after) == list(before)
     for key in before:
         assert np.asarray(after[key]).tobytes() == np.asarray(before[key]).tobytes()
+
+
+def test_rows_whose_file_is_lost_are_not_promised(tmp_path, capsys):
+    store = tmp_path / "store"
+    first, _ = make_store(store)
+    for file in first.glob("*.arrows"):
+        file.unlink()
+    text = said(capsys, store, code=1)
+    assert f"{first.name}: 1 run with 0 rows can be read\n" in text
+    assert "To save 2 runs with 7 rows to a new store" in text
+    assert "Saved 2 runs with 7 rows to" in said(capsys, store, "--repair", tmp_path / "b")
+    assert sum(run.rows for run in lox.runs(tmp_path / "b")) == 7
