@@ -102,6 +102,10 @@ fuzz-store: $(READY) ## Damage stores in FUZZ=3000 ways, and read what is left
 soak: $(READY) ## Deliver a million records, and run a loop ten thousand times, in order
 	@LOX_RUNS=10000 $(BIN)/$(PYTEST) -n0 tests/stream/soak.py tests/stream/test_tap.py -k "soak or swap" $(ARGS)
 
+.PHONY: deliberate-bugs
+deliberate-bugs: $(READY) ## Put bugs into a copy of lox, one by one, and check that tests fail
+	@$(BIN)/python tools/deliberate_bugs.py $(ARGS)
+
 .PHONY: kills
 kills: $(READY) ## Kill processes that write to object storage, and count their rows
 	@$(BIN)/python tools/remote_kills.py $(ARGS)
