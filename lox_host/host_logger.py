@@ -294,8 +294,9 @@ class HostLogger:
             try:
                 return future.result(_PAUSE)
             except TimeoutError:
-                if future.done():  # the call itself raised the `TimeoutError`
-                    raise
+                # Done by now, or the call itself raised the `TimeoutError`.
+                if future.done():
+                    return future.result()
                 if not is_said and time.monotonic() > start + _QUIET:
                     rows = self.buffer.waiting_rows() + self._guarded.unflushed_rows
                     what = f"write {rows} rows" if rows else "finish its runs"

@@ -183,8 +183,9 @@ def _wait_for_call(call: Callable[[], bool]) -> bool:
         try:
             return future.result(0.1)
         except TimeoutError:
-            if future.done():  # the call itself raised a `TimeoutError`
-                raise
+            # Done by now, or the call itself raised a `TimeoutError`.
+            if future.done():
+                return future.result()
     return False
 
 

@@ -1,10 +1,13 @@
 """What several threads do at once, one step of the one between two steps of the other."""
 
 import threading
+from concurrent.futures import Future, TimeoutError
 
 import numpy as np
 import pytest
 
+from lox._stream import callbacks
+from lox.loggers import Logger
 from lox_host.failures import Failures
 from lox_host.guarded_writer import GuardedWriter
 from lox_host.rows import Batch
@@ -53,6 +56,22 @@ def test_who_asks_a_worker_that_does_not_run_waits_for_no_call_that_another_has_
     asks.start()
     asks.join(10)
     assert made == ["submitted", 1]
+
+
+class Late(Future):
+    """Is done just after the thread that waits for it has lost patience."""
+
+    def result(self, timeout=None):
+        if self.done():
+            return super().result(timeout)
+        self.set_result("late")
+        raise TimeoutError
+
+
+def test_a_result_that_comes_as_the_wait_ends_is_returned(monkeypatch):
+    monkeypatch.setattr(callbacks.callback_thread, "request", lambda call: Late())
+    assert callbacks._wait_for_call(lambda: True) == "late"
+    assert Logger(Kept())._host._wait(Late()) == "late"
 
 
 def buffer_of(writer):
