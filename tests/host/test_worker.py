@@ -94,8 +94,7 @@ def test_what_is_called_later_is_called_once(worker):
         made.append(time.monotonic())
 
     start = time.monotonic()
-    for _ in range(3):
-        worker.run(lambda: worker.call_later(note, 0.05))
+    worker.run(lambda: [worker.call_later(note, 0.05) for _ in range(3)])
     while not made:
         assert time.monotonic() < start + 5
         time.sleep(0.01)

@@ -294,8 +294,8 @@ def test_examples_that_share_a_run_are_told_apart(writer, logger, way):
 def test_two_examples_of_a_batch_may_be_one_run(writer, logger):
     keys = jnp.array([5, 6, 5], jnp.uint32)
     train = jax.vmap(lambda key, x: logger.tap(logs_steps, logger.init(key))(x))
-    train(keys, jnp.arange(3))
     with pytest.warns(UserWarning, match="log to the same run 'run0-seed5'"):
+        train(keys, jnp.arange(3))
         lox.barrier()
     assert names(writer) == ["run0-seed5", "run1-seed6"]
     rows = writer.rows("run0-seed5")
@@ -304,7 +304,7 @@ def test_two_examples_of_a_batch_may_be_one_run(writer, logger):
 
 def test_a_step_called_example_stays(writer, logger):
     run = logger.init(0)
-    jax.vmap(lambda x: logger.log(run, {"x": x}, example=10 * x))(jnp.arange(3))
     with pytest.warns(UserWarning, match="log to the same run"):
+        jax.vmap(lambda x: logger.log(run, {"x": x}, example=10 * x))(jnp.arange(3))
         lox.barrier()
     assert [int(steps["example"]) for steps, _ in writer.rows("seed0")] == [0, 10, 20]

@@ -123,7 +123,7 @@ NEEDED = {
 def test_commands_print_and_write_what_they_did(command):
     for module in NEEDED.get(command, []):
         pytest.importorskip(module)
-    if command == "usage" and sys.version_info[:2] != (3, 13):
-        pytest.skip("Each version of argparse lays out help in its own way.")
+    if command == "usage" and sys.version_info < (3, 13):
+        pytest.skip("Older versions of argparse lay out help in their own way.")
     recorded = (HERE / "output" / f"{command}.txt").read_text()
     assert golden_commands.record(command) == recorded
