@@ -212,15 +212,17 @@ def lets_buffer_through(eqn: JaxprEqn) -> bool:
 _LETS_THROUGH = ("lox_log", "jit", "pjit", "scan", "cond", "while")
 
 
-def lets_buffer_everywhere(eqn: JaxprEqn) -> bool:
-    """Return whether a buffer can also be passed to everything that logs inside."""
-    if not lets_buffer_through(eqn):
+def lets_buffer_everywhere(program: Code) -> bool:
+    """Return whether a buffer can be passed to all that logs in a program or equation."""
+    if isinstance(program, JaxprEqn) and not lets_buffer_through(program):
         return False
-    for jaxpr in equations.jaxprs_in(eqn.params):
-        for inner in jaxpr.eqns:
-            if log_effect in inner.effects and not lets_buffer_everywhere(inner):
-                return False
-    return True
+    inside = program.params if isinstance(program, JaxprEqn) else program
+    return all(
+        lets_buffer_everywhere(eqn)
+        for jaxpr in equations.jaxprs_in(inside)
+        for eqn in jaxpr.eqns
+        if log_effect in eqn.effects
+    )
 
 
 def holds_writes(program: Code) -> bool:

@@ -22,6 +22,7 @@ from typing import Self
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.typing import ArrayLike
 
 from lox._core.analysis import is_bounded, lets_buffer_through
@@ -67,7 +68,9 @@ class Collect(Handler):
         gathers: Whether a loop has anything to carry.
         buffers: Whether nested loops of unknown length share a buffer.
         buffer: The buffer of the loops around. None: there is none.
-        offsets: How many rows of each key have been logged, if that decides which are kept.
+        offsets: How many rows there have been, by counter, if that decides which are kept.
+        counters: The counter of each entry: entries that are always logged together share
+            one. An entry that is missing here has a counter of its own.
         coordinates: Steps for all records: which device of a mesh logs them.
     """
 
@@ -84,6 +87,7 @@ class Collect(Handler):
     capacity: int | None = static(default=None)
     gathers: bool = static(default=False)
     buffers: bool = static(default=False)
+    counters: tuple[tuple[str, str], ...] = static(default=())
     buffer: Buffer | None = None
     offsets: dict[str, AnyArray] = dataclasses.field(default_factory=dict, hash=False)
     coordinates: dict[str, AnyArray] = dataclasses.field(default_factory=dict, hash=False)
@@ -107,9 +111,10 @@ class Collect(Handler):
             names = tuple(self._entry(key, record) for key in keys)
             rows = located.only(keys).rows(where)
             if self.interval is not None:
-                rows, offset = self._thinned(names[0], rows)
-                if names[0] in self.offsets:
-                    offsets[names[0]] = offset
+                counter = self._counter(names[0])
+                rows, offset = self._thinned(counter, rows)
+                if counter in self.offsets:
+                    offsets[counter] = offset
             reduction = reduction_named(self._asked(keys[0], record))
             groups[names] = rows if reduction is None else reduced(names, rows, reduction)
         order = tuple(self._entry(key, record) for key in selected)
@@ -123,15 +128,17 @@ class Collect(Handler):
     def _together(self, keys: Sequence[str], record: Record) -> list[Keys]:
         """Return the keys of a record in groups that are collected as one.
 
-        A group has one reduction. With an `interval`, each key is a group, since its rows
-        are counted by themselves.
+        A group has one reduction, and with an `interval` one counter.
         """
-        if self.interval is not None:
-            return [(key,) for key in keys]
-        groups: dict[ReductionLike, list[str]] = {}
+        groups: dict[tuple[ReductionLike, str | None], list[str]] = {}
         for key in keys:
-            groups.setdefault(self._asked(key, record), []).append(key)
+            counter = self._counter(self._entry(key, record)) if self.interval else None
+            groups.setdefault((self._asked(key, record), counter), []).append(key)
         return [tuple(group) for group in groups.values()]
+
+    def _counter(self, entry: str) -> str:
+        """Return the name of the counter of an entry's rows."""
+        return dict(self.counters).get(entry, entry)
 
     def _asked(self, key: str, record: Record) -> ReductionLike:
         """Return the reduction of a key: that of the handler, or else of the record."""
@@ -144,22 +151,27 @@ class Collect(Handler):
         is_side_by_side = self.side_by_side or isinstance(asked, SideBySide)
         return entry_key(key, asked) if is_side_by_side else key
 
-    def _thinned(self, key: str, rows: Rows) -> tuple[Rows, jax.Array]:
+    def _thinned(self, counter: str, rows: Rows) -> tuple[Rows, jax.Array]:
         """Mask all but one of every `interval` rows, and return the new offset.
 
             interval 3, offset [2 3] (two examples)    keep [0 1]    new offset [3 4]
 
-        Under `vmap`, each example counts its own rows: the offset has the batch axes.
+        Under `vmap`, each example counts its own rows: the offset has the batch axes. If
+        no row is masked, all have the same number, and the offset has no axes.
         """
         # Rows 0, k, 2k, ... are kept. Masked rows do not count: `offset` is the number of
         # rows that the example has really logged.
-        offset = self.offsets.get(key, jnp.zeros(rows.batch, jnp.int32))
-        check_batch(key, rows, rows.replace(batch=offset.shape))
-        rows = repeated(rows, offset.shape)
-        keep = offset % self.interval == 0
-        valid = keep if rows.valid is None else rows.valid & keep
-        count = 1 if rows.valid is None else rows.valid.astype(jnp.int32)
-        return rows.replace(valid=valid, altered="thinned"), offset + count
+        offset = self.offsets.get(counter, jnp.zeros(rows.batch, jnp.int32))
+        alike = offset.ndim == 0
+        if not alike:
+            check_batch(counter, rows, rows.replace(batch=offset.shape))
+            rows = repeated(rows, offset.shape)
+        keep = lax.rem(offset, jnp.int32(self.interval)) == 0
+        valid, count = jnp.broadcast_to(keep, rows.batch), 1
+        if rows.valid is not None:
+            valid, count = rows.valid & keep, rows.valid.astype(jnp.int32)
+        rows = rows.replace(valid=valid, altered="thinned", alike=alike)
+        return rows, offset + count
 
     def deliver(
         self, parts: Sequence[Collected], iterations: ArrayLike
@@ -273,39 +285,54 @@ class Collect(Handler):
             )
         return self.capacity
 
-    def prepared(self, records: Sequence[Record]) -> Self:
-        """Return the handler for a program that holds these records."""
+    def prepared(self, records: Sequence[Record], *, whole: bool) -> Self:
+        """Return the handler for a program that holds these records.
+
+        `whole` says that no other record will be met, nor one in parts. A function with a
+        custom rule may do both.
+        """
         # A loop has something to carry if any key is reduced, or if rows are counted.
         asked = [name for _, name in self.reduce]
         asked += [record.reduce for record in records]
         gathers = self.interval or any(map(reduction_named, asked))
-        # With an interval, each entry starts at an offset of 0, one for each example that
-        # any of its records is batched over.
-        batches: dict[str, list[tuple[int, ...]]] = {}
-        for record in records if self.interval else ():
-            for entry in (self._entry(key, record) for key in record.keys):
-                batches.setdefault(entry, []).append(record.batch)
-        offsets = {
-            key: jnp.zeros(_widest(key, of_key), jnp.int32)
-            for key, of_key in batches.items()
-        }
-        return dataclasses.replace(self, gathers=bool(gathers), offsets=offsets)
+        if self.interval is None:
+            return dataclasses.replace(self, gathers=bool(gathers))
+        found: dict[str, list[int]] = {}
+        for i, record in enumerate(records):
+            for key in record.keys:
+                found.setdefault(self._entry(key, record), []).append(i)
+        # Entries that are in the same records have the same number of rows.
+        counter_of: dict[tuple, str] = {}
+        counters, offsets = {}, {}
+        for entry, numbers in found.items():
+            counter = counter_of.setdefault(tuple(numbers) if whole else (entry,), entry)
+            counters[entry] = counter
+            if counter == entry:
+                # It starts at 0, for each example that any record is batched over. If no
+                # record is masked, all examples have the same rows.
+                batch = _widest(entry, [records[i].batch for i in numbers])
+                masks = [records[i].valid for i in numbers]
+                is_masked = self.when or any(mask is not None for mask in masks)
+                is_shared = whole and not is_masked and 0 not in batch
+                offsets[counter] = jnp.zeros(() if is_shared else batch, jnp.int32)
+        return dataclasses.replace(
+            self, gathers=True, offsets=offsets, counters=tuple(counters.items())
+        )
 
     def finished(self, logs: Collected) -> dict[str, Rows]:
         """Return the final rows of each key. Keys of one record share their steps."""
-        groups = {k: self._finished(k[0], entry) for k, entry in logs.groups.items()}
+        groups = {k: self._finished(k, entry) for k, entry in logs.groups.items()}
         return rows_by_key(groups, logs.order)
 
-    def _finished(self, key: str, rows: Entry) -> Rows:
+    def _finished(self, keys: Keys, rows: Entry) -> Rows:
         if isinstance(rows, Accumulator):
             return finished(rows)
         if self.interval is not None:
-            rows = shortened(key, rows, -(-rows.bound // self.interval))
+            rows = shortened(keys, rows, -(-rows.bound // self.interval))
             # Every row that is left was kept, unless something else masks it.
             if rows.exact and not rows.path:
                 rows = rows.replace(valid=None)
-        rows = zero_masked_rows(rows)
-        return rows.replace(path=(), outer=(), exact=True, bound=1, where=Where())
+        return zero_masked_rows(rows).without_origin()
 
     def _wants(self, key: str, record: Record) -> bool:
         if self.keys is not None and key not in self.keys:

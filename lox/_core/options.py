@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import jax
 import numpy as np
 
-from lox._core.analysis import check, records_in
+from lox._core.analysis import check, lets_buffer_everywhere, records_in
 from lox._core.collect import Collect
 from lox._core.interpreter import Interpreter
 from lox._core.log import names_in
@@ -45,7 +45,7 @@ def listening(
     check(traced.jaxpr.jaxpr)
     records = list(records_in(traced.jaxpr))
     _warn_of_no_match(transformation, handler, records)
-    return traced, handler.prepared(records)
+    return traced, handler.prepared(records, whole=lets_buffer_everywhere(traced.jaxpr))
 
 
 def _warn_of_no_match(

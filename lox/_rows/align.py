@@ -103,6 +103,7 @@ def _of_rows(entries: Sequence[Rows], widest: Rows, axes: FrontAxes) -> dict[str
         "ndim": first.ndim - len(first.batch) + len(widest.batch),
         "path": path,
         "exact": all(e.exact and len(e.path) == len(path) for e in entries),
+        "alike": all(entry.alike for entry in entries),
         "bound": max(entry.bound for entry in entries),
     }
 

@@ -124,9 +124,10 @@ class Gathering:
             if length is None:
                 gathered[keys] = kept_rows(ring, row, self.capacities[keys] * self.every)
             else:
-                # Of a known number of rows, the ring keeps all that an interval leaves.
+                # Of a known number of rows, the ring has room for all that an interval
+                # leaves. So none has been overwritten, and they are in order.
                 count = None if row.count is None else count_of(ring, row)
-                kept = ordered(ring, row)
+                kept = in_ring(ring, row)
                 gathered[keys] = kept.replace(count=count, bound=row.bound * length)
         return Collected(
             {keys: gathered[keys] for keys in self.logs.groups or gathered},
@@ -258,11 +259,11 @@ class Buffer:
         return kept
 
 
-def shortened(key: str, rows: Rows, capacity: int) -> Rows:
+def shortened(keys: Keys, rows: Rows, capacity: int) -> Rows:
     """Move the valid rows to the front, in as many rows as there can be valid ones."""
     if not rows.time or rows.length <= capacity:
         return rows
-    target = common_form((key,), [rows], time=True)
+    target = common_form(keys, [rows], time=True)
     # Where logs carry no derivatives, these rows have none by now.
     ring = push(empty_ring(target, capacity), align(rows, target), differentiable=True)
     return ordered(ring, target).replace(count=rows.count)

@@ -70,8 +70,8 @@ def empty_ring(row: Rows, capacity: int) -> Ring:
         like = sharding.abstract_array(shape, x.dtype, x, axes)
         return sharding.shard_like(jnp.zeros(shape, x.dtype), like)
 
-    # Without a mask, all examples log all rows, and one count serves all of them.
-    is_shared = row.valid is None
+    # If all examples have the same rows, one count serves all of them.
+    is_shared = row.valid is None or row.alike
     count = jnp.zeros(() if is_shared else row.batch, jnp.int32)
     logged = None if row.count is None else jnp.zeros(row.batch, jnp.int32)
     return Ring(jax.tree.map(zeros, _columns(row)), count, logged)
@@ -87,6 +87,10 @@ def push(ring: Ring, rows: Rows, *, differentiable: bool = False) -> Ring:
     """
     columns, tree = jax.tree.flatten(ring.columns)
     masks = [] if rows.valid is None else [rows.valid]
+    if rows.alike:
+        # (n, *batch) -> (n,)
+        for _ in rows.batch:
+            masks = [lax.index_in_dim(mask, 0, 1, keepdims=False) for mask in masks]
     operands = [*columns, *jax.tree.leaves(_columns(rows)), ring.count, *masks]
     *columns, count = write_p.bind(
         *map(sharding.make_varying, operands),

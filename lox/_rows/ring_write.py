@@ -198,7 +198,9 @@ def _written(
     capacity = write.columns[0].shape[batch]
     positions, count = _positions(write, capacity)
     index = write.count.ndim
-    if positions.size == 1 and index == 0:
+    if positions.size == 0:
+        columns = write.columns  # no rows, or a `vmap` over no examples
+    elif positions.size == 1 and index == 0:
         put = ft.partial(_put_one, masked=masked, axis=batch)
         columns = [
             put(column, rows[0], positions[0])

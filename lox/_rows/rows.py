@@ -103,6 +103,7 @@ class Rows:
         tags: The tags of the key.
         path: The branches of vmapped `cond`s around these rows.
         exact: Whether each example that takes the path logs all of these rows.
+        alike: Whether all examples have the same rows: `valid` is repeated for all of them.
         altered: Whether these are not the rows as logged: "reduced" or "thinned" ones.
         bound: The number of rows that are logged at most; of "thinned" ones, before.
         where: The line that logged the first of them.
@@ -120,6 +121,7 @@ class Rows:
     tags: tuple[str, ...] = static(default=())
     path: tuple[Branch, ...] = static(default=())
     exact: bool = static(default=True)
+    alike: bool = static(default=False)
     altered: str = static(default="")
     bound: int = static(default=1)
     where: Where = static(default=Where())
@@ -175,6 +177,12 @@ class Rows:
         """Return the rows when their first batch axis has become a leading one."""
         outer = self.outer[1:]
         return self.replace(batch=self.batch[1:], outer=outer, ndim=self.ndim - 1)
+
+    def without_origin(self) -> "Rows":
+        """Return the rows without what only counts on their way out of the program."""
+        return self.replace(
+            path=(), outer=(), exact=True, alike=False, bound=1, where=Where()
+        )
 
     def map(self, fun: Callable, **changes: Any) -> "Rows":
         """Apply `fun` to every array that has rows, which `count` has not."""

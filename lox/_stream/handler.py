@@ -204,9 +204,7 @@ def delivery_of(logs: Collected, run: AnyArray, batch_axes: tuple[int, ...]) -> 
     """
     n = len(batch_axes)
     groups = {
-        keys: without_keys(
-            rows.replace(path=(), outer=(), exact=True, bound=1, count=None, where=Where())
-        )
+        keys: without_keys(rows.without_origin().replace(count=None))
         for keys, rows in logs.rows.items()
     }
     # Under `vmap`, each example has its run. Without runs, it is batched if any row is.

@@ -288,6 +288,19 @@ def mean_by_lox(x):
     return jax.lax.scan(step, x, jnp.arange(100.0))[0]
 
 
+def test_an_interval_writes_the_row_of_all_examples_at_once():
+    def fun(xs):
+        def step(x, _):
+            jax.vmap(lambda x: lox.log({"a": x, "b": -x}))(x)
+            return jnp.sin(x), None
+
+        return jax.lax.scan(step, xs, length=30)[0]
+
+    compiled = jax.jit(lox.spool(fun, interval=3)).lower(jnp.arange(8.0)).compile()
+    # The loop itself, and none that goes through the examples.
+    assert compiled.as_text().count(" while(") == 1
+
+
 def test_a_mean_costs_what_a_compensated_sum_by_hand_costs():
     x, spooled = jnp.float32(1), lox.spool(mean_by_lox, reduce="mean")
     (out, logs), (other, (mean, _)) = jax.jit(spooled)(x), jax.jit(mean_by_hand)(x)

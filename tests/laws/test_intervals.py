@@ -250,6 +250,66 @@ def test_rows_of_a_branch_are_counted_as_they_are_logged():
             assert row[np.asarray(there)].tolist() == list(range(count))[::k]
 
 
+def test_keys_of_one_record_count_by_themselves_where_they_are_logged_apart():
+    def fun(x):
+        def step(carry, i):
+            lox.log({"a": i, "b": 10 * i, "c": 20 * i})
+            lox.log({"a": -i})
+            jax.lax.cond(i % 2 == 0, lambda: lox.log({"b": 30 * i}), lambda: None)
+            return carry, None
+
+        return jax.lax.scan(step, x, jnp.arange(10))[0]
+
+    a = [v for i in range(10) for v in (i, -i)]
+    b = [v for i in range(10) for v in ((10 * i, 30 * i) if i % 2 == 0 else (10 * i,))]
+    c = [20 * i for i in range(10)]
+    for k in (2, 3, 7):
+        _, logs = jax.jit(lox.spool(fun, interval=k))(0)
+        rows = logs.compact()
+        for key, expected in (("a", a), ("b", b), ("c", c)):
+            assert rows[key].tolist() == expected[::k]
+
+
+def test_keys_count_by_themselves_where_a_custom_rule_logs_only_some_of_them():
+    @jax.custom_jvp
+    def sin(x):
+        lox.log({"a": x, "b": -x})
+        return jnp.sin(x)
+
+    @sin.defjvp
+    def sin_jvp(primals, tangents):
+        lox.log({"a": primals[0]})
+        return jnp.sin(primals[0]), jnp.cos(primals[0]) * tangents[0]
+
+    def fun(x):
+        def step(x, i):
+            lox.log({"a": 100.0 + i, "b": 100.0 + i})
+            return x + 1 + 0 * sin(x), None
+
+        return jax.lax.scan(step, x, jnp.arange(5.0))[0]
+
+    a = [v for i in range(5) for v in (100 + i, i)]
+    b = [100 + i for i in range(5)]
+    for k in (2, 3):
+        spooled = lox.spool(fun, interval=k)
+        (_, logs), _ = jax.jvp(spooled, (0.0,), (1.0,))
+        rows = logs.compact()
+        assert rows["a"].tolist() == a[::k]
+        assert rows["b"].tolist() == b[::k]
+
+
+def test_a_vmap_over_no_examples_has_no_rows():
+    def fun(x):
+        def step(c, i):
+            jax.lax.cond(c > 0, lambda: lox.log({"masked": c}), lambda: None)
+            return logged("x", c) + i, None
+
+        return jax.lax.scan(step, x, jnp.arange(4.0))[0]
+
+    _, logs = jax.jit(lox.spool(jax.vmap(fun), interval=2))(jnp.zeros(0))
+    assert logs["x"].shape == logs["masked"].shape == (2, 0)
+
+
 def test_a_key_logged_once_keeps_its_shape():
     for k in INTERVALS:
         _, logs = lox.spool(lambda x: logged("x", x), interval=k)(2.0)
