@@ -239,9 +239,8 @@ class Collect(Handler):
         return Collected(groups, self.buffer.order, threaded)
 
     def collecting(self, capacity: int | None = None) -> Self:
-        return dataclasses.replace(
-            self, capacity=capacity or self.capacity, buffers=False, buffer=None
-        )
+        capacity = self.capacity if capacity is None else capacity
+        return dataclasses.replace(self, capacity=capacity, buffers=False, buffer=None)
 
     def batched(self, size: int) -> Self:
         # (*batch,) -> (size, *batch)

@@ -37,7 +37,7 @@ import jax.numpy as jnp
 from lox._jax import sharding
 from lox._jax.types import PyTreeDef
 from lox._rows.accumulator import Accumulator, Entry, empty
-from lox._rows.align import align, common_form, masked
+from lox._rows.align import align, common_form, masked, nothing
 from lox._rows.collected import Collected, Threaded
 from lox._rows.merge import combine
 from lox._rows.ring import Ring, count_of, empty_ring, in_ring, ordered, push
@@ -54,7 +54,8 @@ class Gathering:
 
     Args:
         logs: What one iteration logs, as abstract arrays.
-        capacities: For keys whose rows go into a ring, how many of them are kept.
+        capacities: For keys whose rows go into a ring, how many of them are kept. 0: none,
+            since only the form of a row is asked for.
         every: Of how many rows one is kept.
         differentiable: Whether rows carry derivatives.
     """
@@ -68,7 +69,7 @@ class Gathering:
         """Return the state before the first iteration, given what the loop was handed."""
         threaded = given.limited_to(self.logs.threaded)
         totals = {keys: empty(form) for keys, form in self._totals().items()}
-        rings = {k: empty_ring(self._row(k), n) for k, n in self.capacities.items()}
+        rings = {k: empty_ring(self._row(k), n) for k, n in self.capacities.items() if n}
         return _for_each_device((threaded, totals, rings))
 
     def threaded(self, state: CarriedState) -> Threaded:
@@ -119,10 +120,14 @@ class Gathering:
                 valid=None if length and of_one.valid is None else total.valid,
                 paths=of_one.paths if length else (),
             )
-        for keys, ring in rings.items():
+        for keys, capacity in self.capacities.items():
             row = self._row(keys)
+            if not capacity:
+                gathered[keys] = nothing(row, 1)
+                continue
+            ring = rings[keys]
             if length is None:
-                gathered[keys] = kept_rows(ring, row, self.capacities[keys] * self.every)
+                gathered[keys] = kept_rows(ring, row, capacity * self.every)
             else:
                 # Of a known number of rows, the ring has room for all that an interval
                 # leaves. So none has been overwritten, and they are in order.
@@ -235,6 +240,10 @@ class Buffer:
         """Return whether a ring has no room for another row, for any example."""
         full = [(ring.count >= self.capacity).any() for ring in self.rings]
         return jnp.stack(full).any()
+
+    def has_rows(self) -> jax.Array:
+        """Return whether there is any row, of any example."""
+        return jnp.stack([(ring.count > 0).any() for ring in self.rings]).any()
 
     def emptied(self, condition: jax.Array) -> "Buffer":
         """Return the buffer without any row, if the condition holds."""

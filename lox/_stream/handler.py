@@ -153,7 +153,8 @@ class Tap(Handler):
 
     def _send(self, buffer: Buffer, token: AnyArray) -> jax.Array:
         delivery = delivery_of(buffer.waiting(), self.run, self.batch_axes)
-        return emit([delivery], self.callback, token)
+        # The counts say as much as the masks, which are as long as the buffer.
+        return emit([delivery.replace(valid=buffer.has_rows())], self.callback, token)
 
     def _replace(self, **changes: Any) -> Self:
         return dataclasses.replace(self, **changes)

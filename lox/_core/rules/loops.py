@@ -29,6 +29,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from lox._core.analysis import lets_buffer_everywhere
 from lox._core.interpreter import Interpreter
 from lox._core.rules.loop_with_logs import (
     Body,
@@ -78,8 +79,7 @@ def _scan(
     rows = lambda: _most_rows(logs(None))  # noqa: E731
     size = interpreter.handler.chunk([jaxpr], rows, length) if length else None
     run = scan_with_logs if size is None else ft.partial(scan_in_chunks, size=size)
-    # To know the form of the rows, any capacity of the rings inside will do.
-    buffering = _buffering(interpreter, eqn, lambda: logs(1))
+    buffering = _buffering(interpreter, eqn, logs)
     inside, body = buffering or interpreter, Body(step, prepare)
     with equations.keep_linear(eqn, args):
         carry, ys, left = run(inside, body, init, xs, length, options)
@@ -103,11 +103,11 @@ def _while(
     def logs(capacity: int | None) -> Collected:
         return prepare(collecting_only(interpreter, capacity), body_consts, init).shape[1]
 
-    def logs_of_both() -> Collected:
+    def logs_of_both(capacity: int | None) -> Collected:
         """Return what one iteration logs, in the predicate and in the body."""
-        inside = collecting_only(interpreter, 1)
+        inside = collecting_only(interpreter, capacity)
         asked = inside.stage(cond, *cond_consts, *init).shape[1]
-        return jax.eval_shape(Collected.joined, [asked, logs(1)])
+        return jax.eval_shape(Collected.joined, [asked, logs(capacity)])
 
     buffering = _buffering(interpreter, eqn, logs_of_both)
     if buffering:
@@ -225,10 +225,14 @@ def _delivered(
 
 
 def _buffering(
-    interpreter: Interpreter, eqn: JaxprEqn, logs: Callable[[], Collected]
+    interpreter: Interpreter, eqn: JaxprEqn, logs: Callable[[int], Collected]
 ) -> Interpreter | None:
     """Return an interpreter for a loop whose rows wait in a buffer. None: they do not."""
-    handler = interpreter.handler.buffering(eqn, logs)
+    # Rows of loops inside go into the same buffer when they are logged, so only their form
+    # matters. Where the buffer does not get, they come in a ring, perhaps masked and
+    # counted. For that form, any capacity will do.
+    capacity = 0 if lets_buffer_everywhere(eqn) else 1
+    handler = interpreter.handler.buffering(eqn, lambda: logs(capacity))
     return None if handler is None else interpreter.with_handler(handler)
 
 
