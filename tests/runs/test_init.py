@@ -294,9 +294,13 @@ def test_examples_that_share_a_run_are_told_apart(writer, logger, way):
 def test_two_examples_of_a_batch_may_be_one_run(writer, logger):
     keys = jnp.array([5, 6, 5], jnp.uint32)
     train = jax.vmap(lambda key, x: logger.tap(logs_steps, logger.init(key))(x))
-    with pytest.warns(UserWarning, match="log to the same run 'run0-seed5'"):
+
+    def train_and_wait():
         train(keys, jnp.arange(3))
         lox.barrier()
+
+    with pytest.warns(UserWarning, match="log to the same run 'run0-seed5'"):
+        train_and_wait()
     assert names(writer) == ["run0-seed5", "run1-seed6"]
     rows = writer.rows("run0-seed5")
     assert sorted({int(steps["example"]) for steps, _ in rows}) == [0, 2]
@@ -304,7 +308,11 @@ def test_two_examples_of_a_batch_may_be_one_run(writer, logger):
 
 def test_a_step_called_example_stays(writer, logger):
     run = logger.init(0)
-    with pytest.warns(UserWarning, match="log to the same run"):
+
+    def log_and_wait():
         jax.vmap(lambda x: logger.log(run, {"x": x}, example=10 * x))(jnp.arange(3))
         lox.barrier()
+
+    with pytest.warns(UserWarning, match="log to the same run"):
+        log_and_wait()
     assert [int(steps["example"]) for steps, _ in writer.rows("seed0")] == [0, 10, 20]
