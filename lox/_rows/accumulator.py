@@ -118,18 +118,22 @@ Entry = Rows | Accumulator
 """What is collected of the keys of one record; reduced keys have an `Accumulator`."""
 
 
+def check_reducible(key: str, value: PyTree, reduction: Reduction) -> None:
+    """Raise if a reduction cannot combine such values. The error names the key."""
+    try:
+        check_value(value, reduction)
+        for leaf in jax.tree.leaves(value):
+            reduction.result(leaf.dtype)
+    except TypeError as error:
+        raise TypeError(
+            f"The rows of {key} cannot be reduced by {reduction.name}: {error}."
+        ) from None
+
+
 def reduced(keys: Sequence[str], rows: Rows, reduction: Reduction) -> Accumulator:
     """Make an accumulator of a single row of some keys."""
     for key, value in zip(keys, rows.value, strict=True):
-        try:
-            check_value(value, reduction)
-            for leaf in jax.tree.leaves(value):
-                reduction.result(leaf.dtype)
-        except TypeError as error:
-            raise TypeError(
-                f"The rows of {key!r}, logged at {rows.where}, cannot be reduced by "
-                f"{reduction.name}: {error}."
-            ) from None
+        check_reducible(f"{key!r}, logged at {rows.where},", value, reduction)
     lift = _over_batch(reduction.lift, len(rows.batch))
     one = Accumulator(
         value=[lift(jnp.asarray(leaf)) for leaf in jax.tree.leaves(rows.value)],

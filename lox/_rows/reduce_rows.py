@@ -14,10 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from lox._jax.types import AnyArray, PyTree
-from lox._rows.accumulator import Accumulator, empty, finished, reduced
+from lox._jax.types import AnyArray
+from lox._rows.accumulator import Accumulator, check_reducible, empty, finished, reduced
 from lox._rows.align import align, common_form, masked
-from lox._rows.histogram import check_value
 from lox._rows.merge import combine
 from lox._rows.reductions import Reduction, ReductionLike, reduction_named
 from lox._rows.rows import Rows
@@ -43,7 +42,7 @@ def _reduce(key: str, rows: Rows, reduction: Reduction | None) -> Rows:
     if reduction is None or done:
         return rows
     rows = rows.map(_strong, count=None)
-    _check(key, rows.value, reduction)
+    check_reducible(repr(key), rows.value, reduction)
     return _over_leading(rows, key, reduction, jax.config.jax_debug_infs)
 
 
@@ -51,17 +50,6 @@ def _strong(x: AnyArray) -> jax.Array:
     # Without a weak type: the carry of a loop must have one type in all iterations.
     array = jnp.asarray(x)
     return jnp.asarray(array, array.dtype)
-
-
-def _check(key: str, value: PyTree, reduction: Reduction) -> None:
-    try:
-        check_value(value, reduction)
-        for leaf in jax.tree.leaves(value):
-            reduction.result(leaf.dtype)
-    except TypeError as error:
-        raise TypeError(
-            f"The rows of {key!r} cannot be reduced by {reduction.name}: {error}."
-        ) from None
 
 
 # Jitted, or each call would compile its loop again. The loop of `"min"` and `"max"` depends
