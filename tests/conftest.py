@@ -12,6 +12,10 @@ FLAG = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 if importlib.metadata.version("jaxlib").startswith("0.10."):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAG}".strip()
 
+# Leave out what takes XLA most of its time, and is not ours to test: here, and in programs
+# that tests start.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
@@ -41,11 +45,11 @@ def pytest_configure_node(node):
 
 
 @pytest.fixture
-def quick_compilation():
-    """Leave out what takes XLA most of its time, and is not ours to test."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
+def optimized():
+    """Compile as users do, to ask the compiler what a program costs."""
     jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.hookimpl(tryfirst=True)

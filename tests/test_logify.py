@@ -17,8 +17,6 @@ import lox
 from support.selection import thin
 from support.truth import raises
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 REDUCTIONS: dict[str, Callable] = {
     "replace": lambda rows: rows[-1],
     "append": np.stack,

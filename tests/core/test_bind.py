@@ -1,6 +1,7 @@
 """`lox.bind` gives context to records, wherever they are logged."""
 
 import dataclasses
+import functools as ft
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 import lox
+from support.compiled import jit_in_turn
 from support.delivered import assert_delivered, heard
 from support.programs import PROGRAMS, Program, logged
 from support.selection import covering
@@ -22,7 +24,7 @@ from support.truth import (
     result_of_each,
 )
 
-DIFFERENT = covering(PROGRAMS, 3)
+DIFFERENT = covering(PROGRAMS, 8)
 
 
 def in_context(eager: list[Record]) -> list[Record]:
@@ -42,21 +44,22 @@ def natural(p: Program):
     return lambda key: p.is_natural(key.removeprefix("a/"))
 
 
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("p", DIFFERENT, ids=lambda p: p.name)
 def test_bind_adds_its_context_to_every_record(p: Program):
     bound = lox.bind(p.fun, prefix="a/", tags="bound", outer=7)
 
-    out, logs = lox.spool(bound)(p.x)
+    jit = ft.partial(jit_in_turn, DIFFERENT.index(p))
+
+    out, logs = jit(lox.spool(bound))(p.x)
     assert_trees_close(out, result(p))
     assert_logs(logs, in_context(records(p)), natural=natural(p))
     assert all("bound" in tags for tags in logs.tags.values())
 
-    out, logs = lox.spool(jax.vmap(bound))(p.xs)
+    out, logs = jit(lox.spool(jax.vmap(bound)))(p.xs)
     assert_trees_close(out, result_of_each(p))
     assert_logs(logs, in_context(records_of_each(p)), natural=natural(p))
 
-    out, found = heard(lambda hear: jax.jit(lox.tap(bound, hear)), p.x)
+    out, found = heard(lambda hear: jit(lox.tap(bound, hear)), p.x)
     assert_trees_close(out, result(p))
     assert_delivered(found, in_context(records(p)))
 

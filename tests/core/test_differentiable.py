@@ -12,9 +12,6 @@ from support.programs import PROGRAMS, Program
 from support.selection import covering
 from support.truth import assert_trees_close, total
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
 # Logs carry nothing out of custom rules, and the truth nothing out of a derivative.
 LEFT_OUT = (
     *("custom", "activations", "inner_spool", "vjp", "backward", "grad", "linearize"),

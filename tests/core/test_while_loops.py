@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import lox
-from support.compiled import way
+from support.compiled import jit_in_turn, way
 from support.programs import logged
 from support.reductions import NAMES, asked, assert_reduced
-from support.selection import FULL, thin
+from support.selection import half, thin
 from support.truth import (
     Record,
     assert_logs,
@@ -41,9 +41,6 @@ from support.while_programs import (
     while_in_one_branch,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
 every = pytest.mark.parametrize("fun", PROGRAMS, ids=lambda fun: fun.__name__)
 
 
@@ -52,10 +49,12 @@ every = pytest.mark.parametrize("fun", PROGRAMS, ids=lambda fun: fun.__name__)
 
 @every
 def test_with_room_enough_all_rows_are_there(fun):
-    for spooled in (
-        jax.jit(lox.spool(fun, capacity=ROOM)),
+    number = PROGRAMS.index(fun)
+    spools = [
+        jit_in_turn(number // 2, lox.spool(fun, capacity=ROOM)),
         lox.spool(jax.jit(fun), capacity=ROOM),
-    ):
+    ]
+    for spooled in thin(spools, 2, number):
         for x in (X, NONE, X + 2):
             out, logs = spooled(x)
             expected, records = truth(fun, float(x))
@@ -269,8 +268,9 @@ def test_a_reduced_key_needs_no_room_beside_one_that_has_it():
 def test_every_reduction_in_loops_of_unknown_length(fun):
     names = ["first", "last", "count"] if fun is prng_keys else NAMES
     # Each reduction meets many of the programs.
-    for name in thin(names, 3, start=PROGRAMS.index(fun)):
-        spooled = jax.jit(lox.spool(fun, reduce=asked(name)))
+    number = PROGRAMS.index(fun)
+    for name in thin(names, 3, start=number):
+        spooled = jit_in_turn(number // 3, lox.spool(fun, reduce=asked(name)))
         for x in (X, NONE):
             out, logs = spooled(x)
             expected, records = truth(fun, float(x))
@@ -283,12 +283,12 @@ def one_reduction(fun) -> str:
     return names[PROGRAMS.index(fun) % len(names)]
 
 
-@way([fun for i, fun in enumerate(PROGRAMS) if FULL or i // 2 % 2 == 0])
+@way(half(PROGRAMS, 0))
 def reduce_of_vmap(fun):
     return lox.spool(jax.vmap(fun), reduce=asked(one_reduction(fun))), XS
 
 
-@way([fun for i, fun in enumerate(PROGRAMS) if FULL or i // 2 % 2 == 1])
+@way(half(PROGRAMS, 1))
 def vmap_of_reduce(fun):
     return jax.vmap(lox.spool(fun, reduce=asked(one_reduction(fun)))), XS
 

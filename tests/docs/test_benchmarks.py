@@ -12,6 +12,7 @@ from _ways import all_ways
 from cases import CASES
 
 import lox
+from support.selection import FULL
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,8 @@ def ways():
     return all_ways()
 
 
-@pytest.mark.parametrize("name", CASES)
+# The largest of them takes as long as all others together.
+@pytest.mark.parametrize("name", [name for name in CASES if FULL or name != "transformer"])
 def test_logs_cost_what_metrics_by_hand_cost_and_nothing_without_a_listener(name, ways):
     quick.check_case(CASES[name], ways)
 

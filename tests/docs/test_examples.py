@@ -19,12 +19,8 @@ from support.pictures import assert_picture
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-# No window, and less of what takes XLA most of its time.
-ENVIRONMENT = {
-    "PYTHONPATH": str(ROOT),
-    "MPLBACKEND": "agg",
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-}
+# No window.
+ENVIRONMENT = {"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
 
 
 def ppo(out: Path, text: str) -> None:

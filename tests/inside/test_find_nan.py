@@ -10,8 +10,6 @@ from support.planted_nans import planted
 from support.selection import FULL
 from support.truth import raises
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 # Each operation once, around it loops of all kinds, `vmap`s, branches and derivatives.
 QUICK = (3, 8, 17, 44, 59)
 

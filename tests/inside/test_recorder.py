@@ -17,6 +17,7 @@ import pytest
 import lox
 from lox._stream.packet import Packet
 from support.random_programs import Scope, random_program
+from support.selection import FULL, thin
 from support.truth import assert_close, raises, run, run_in_python
 
 XS = jnp.array([3.0, 1.0, 2.0, 0.5, 4.0, -1.0, 2.5, 1.5, -2.0, 3.5])
@@ -130,8 +131,10 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "name"),
+    [(way, name) for i, name in enumerate(PROGRAMS) for way in thin([*WAYS], 2, i)],
+)
 def test_it_delivers_the_last_records_and_some_more(name, way):
     fun = PROGRAMS[name]
     out, records = run(fun, XS)
@@ -206,9 +209,8 @@ def test_each_example_has_a_black_box_of_its_own(name, outside):
             assert_recorded(by_example[i], expected)
 
 
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("unknown", [False, True], ids=["bounded", "with while"])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(8 if FULL else 4))
 def test_a_random_program_is_recorded_as_its_eager_run_says(seed, unknown):
     # A record of a `vmap` inside is one record for the truth, and several for an eager run.
     seeds = it.count(1000 * seed)

@@ -204,6 +204,7 @@ def test_a_reduction_counts_beyond_32_bits():
     assert reduction.finish(many).counts.tolist() == [2.0**40, 0]
 
 
+@pytest.mark.usefixtures("optimized")
 def test_a_reduction_takes_constant_memory():
     def size(length):
         fun = jax.jit(lox.spool(logs_rows, reduce="histogram"))

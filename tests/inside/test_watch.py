@@ -370,6 +370,7 @@ def test_a_jitted_function_stays_jitted_and_is_traced_once():
     assert set(logs) == {"s/out/max"}
 
 
+@pytest.mark.usefixtures("optimized")
 def test_spooling_costs_what_the_same_statistics_cost_by_hand():
     def layer(h, w):
         h, _ = block(h, w)

@@ -184,6 +184,7 @@ def test_scopes_of_a_training_step():
     assert not any("jvp" in name or "remat" in name for name in found)
 
 
+@pytest.mark.usefixtures("optimized")
 def test_outside_and_inside_agree_on_flops():
     def flops(f):
         return jax.jit(f).lower(WEIGHTS, X).compile().cost_analysis()["flops"]

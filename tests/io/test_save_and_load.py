@@ -17,7 +17,6 @@ from support.programs import PROGRAMS
 from support.selection import thin
 from support.storing import block, run
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 some = pytest.mark.parametrize("p", thin(PROGRAMS, 9), ids=lambda p: p.name)
 
 

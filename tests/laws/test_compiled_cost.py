@@ -10,7 +10,7 @@ from reduced import add_to_mean, empty_mean, mean_of
 import lox
 from support.loop_bodies import whole_array_operations
 from support.programs import PROGRAMS, Program
-from support.selection import FULL, covering
+from support.selection import FULL, covering, thin
 from support.truth import without_logs
 from support.while_programs import (
     XS as TIMES_OF_EACH,
@@ -23,6 +23,7 @@ from support.while_programs import (
     while_in_a_while,
 )
 
+pytestmark = pytest.mark.usefixtures("optimized")
 # A program that computes with its own logs cannot be without them.
 LOGGING = [p for p in PROGRAMS if p.equivalent is None]
 IN_ALL = pytest.mark.parametrize("p", LOGGING, ids=lambda p: p.name)
@@ -45,16 +46,17 @@ def test_nolog_of_jit_is_the_program_without_log_calls(p: Program):
 
 @IN_ALL
 def test_nolog_under_vmap_and_grad_is_the_program_without_log_calls(p: Program):
-    bare = without_logs(jax.vmap(p.fun))
-    for fun in (jax.vmap(lox.nolog(p.fun)), lox.nolog(jax.vmap(p.fun))):
-        assert_same_program(fun, bare, p.xs)
-    if not p.grad:
-        return
-    bare = without_logs(slope(p.fun))
-    assert_same_program(lox.nolog(slope(p.fun)), bare, p.x)
+    ways = [
+        (jax.vmap(lox.nolog(p.fun)), jax.vmap, p.xs),
+        (lox.nolog(jax.vmap(p.fun)), jax.vmap, p.xs),
+    ]
+    if p.grad:
+        ways.append((lox.nolog(slope(p.fun)), slope, p.x))
     # What a backward rule logs belongs to whoever is around `grad`.
-    if "backward" not in p.name:
-        assert_same_program(slope(lox.nolog(p.fun)), bare, p.x)
+    if p.grad and "backward" not in p.name:
+        ways.append((slope(lox.nolog(p.fun)), slope, p.x))
+    for fun, transform, x in thin(ways, 4, LOGGING.index(p)):
+        assert_same_program(fun, without_logs(transform(p.fun)), x)
 
 
 @IN_ALL

@@ -4,6 +4,7 @@ The truth is an eager run with perturbations, see `support.cotangents`.
 """
 
 import contextlib
+import functools as ft
 import inspect
 import itertools as it
 import os
@@ -17,7 +18,7 @@ import pytest
 
 import lox
 from support import cotangents, programs
-from support.compiled import way
+from support.compiled import jit_in_turn, way
 from support.delivered import assert_delivered, heard
 from support.programs import PROGRAMS, Program
 from support.random_programs import (
@@ -32,9 +33,7 @@ from support.random_programs import (
 from support.selection import covering, thin
 from support.truth import assert_logs, assert_trees_close, total_of
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-COUNT = int(os.environ.get("LOX_FUZZ", "40"))
+COUNT = int(os.environ.get("LOX_FUZZ", "30"))
 START = int(os.environ.get("LOX_FUZZ_START", "0"))
 
 # Programs that compute with logs, or whose values no cotangent reaches.
@@ -98,16 +97,6 @@ def truth(fun: Callable, x: jax.Array) -> tuple[Any, list]:
     return cotangents.run(run, x)
 
 
-@contextlib.contextmanager
-def optimized() -> Iterator[None]:
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", False)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_disable_most_optimizations", before)
-
-
 def check(found: tuple[Any, lox.logdict], expected: tuple[Any, list], **options: Any):
     (out, logs), (result, records) = found, expected
     rows = logs.rows()
@@ -128,7 +117,7 @@ def test_spool_of_grad_gives_the_cotangents_in_the_order_of_the_backward_pass(p:
     check(spool_of_grad(p), truth(lambda x: jax.grad(total_of(p.truth))(x), p.x))
 
 
-@way(covering(DIFFERENTIATED, 3))
+@way(covering(DIFFERENTIATED, 6))
 def spool_of_grad_of_vmap(p: Program):
     return with_marks(lox.spool(jax.grad(total_of(jax.vmap(p.fun))))), p.xs
 
@@ -139,7 +128,7 @@ def test_spool_of_grad_of_vmap_gives_the_cotangents_of_each_example(p: Program):
     check(spool_of_grad_of_vmap(p), expected)
 
 
-@way(covering(DIFFERENTIATED, 3, start=1))
+@way(covering(DIFFERENTIATED, 6, start=1))
 def vmap_of_spool_of_grad(p: Program):
     return with_marks(jax.vmap(lox.spool(jax.grad(total_of(p.fun))))), p.xs
 
@@ -164,7 +153,7 @@ def test_spool_gives_the_cotangents_of_the_gradients_inside(p: Program):
 FORWARD = [p for p in DIFFERENTIATED if not calls(p, "custom_vjp", "custom_gradient")]
 
 
-@way(covering(FORWARD, 3, start=2))
+@way(covering(FORWARD, 6, start=2))
 def values_under_forward_mode(p: Program):
     def both(x):
         tangent = jnp.ones_like(x)
@@ -193,13 +182,13 @@ DOING = [p for p in DIFFERENTIATED if p.name != "nested_conds"]
 
 
 @pytest.mark.parametrize("p", thin(DOING, 6), ids=lambda p: p.name)
+@pytest.mark.usefixtures("optimized")
 def test_without_a_gradient_there_is_no_record_and_no_cost(p: Program):
     def cost(fun):
         return jax.jit(with_marks(fun)).lower(p.x).compile().cost_analysis()
 
     assert not lox.spool(with_marks(p.fun))(p.x)[1]
-    with optimized():
-        assert cost(p.fun) == cost(lox.nolog(p.fun))
+    assert cost(p.fun) == cost(lox.nolog(p.fun))
 
 
 # Random programs ----------------------------------------------------------------------
@@ -223,6 +212,7 @@ def test_a_random_program_logs_the_cotangents_of_its_eager_gradient(seed):
 
 def check_random(program: Node, xs: jax.Array, seed: int) -> None:
     margins: list = []
+    jit = ft.partial(jit_in_turn, seed // 3)
 
     def fun(x, margins=None):
         def value(x):
@@ -238,10 +228,10 @@ def check_random(program: Node, xs: jax.Array, seed: int) -> None:
         pytest.skip("A condition is so close that rounding decides.")
 
     def spool():
-        check(jax.jit(lox.spool(fun))(xs[0]), one, tol=1e-3)
+        check(jit(lox.spool(fun))(xs[0]), one, tol=1e-3)
 
     def tap():
-        out, found = heard(lambda hear: jax.jit(lox.tap(fun, hear)), xs[0])
+        out, found = heard(lambda hear: jit(lox.tap(fun, hear)), xs[0])
         assert_trees_close(out, one[0], tol=1e-3)
         assert_delivered(found, one[1], tol=1e-3)
 
@@ -249,7 +239,7 @@ def check_random(program: Node, xs: jax.Array, seed: int) -> None:
         expected = cotangents.run(lambda xs: each(xs, margins), xs)
         if min(margins, default=1) < 1e-3:
             pytest.skip("A condition is so close that rounding decides.")
-        check(jax.jit(jax.vmap(lox.spool(fun)))(xs), expected, tol=1e-3, batch_first=True)
+        check(jit(jax.vmap(lox.spool(fun)))(xs), expected, tol=1e-3, batch_first=True)
 
     ways = [spool, tap, vmap_of_spool]
     for run in ways if "LOX_FUZZ" in os.environ else thin(ways, 3, seed):

@@ -186,7 +186,7 @@ FORWARD_ONLY = [name for name in LEVELS if "while_loop" in name and "for_its" no
 CASES = [
     (way, level)
     for number, level in enumerate(LEVELS)
-    for way in (WAYS if level in ("while_loop", "mixed") else thin([*WAYS], 3, number))
+    for way in (WAYS if level in ("while_loop", "mixed") else thin([*WAYS], 4, number))
     if not ("grad" in way and level in FORWARD_ONLY)
 ]
 DEPTHS = [1, 2, 3, 4, 5] if FULL else [1, 2, 3, 4]

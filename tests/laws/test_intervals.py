@@ -13,7 +13,7 @@ import lox
 from support.compiled import way
 from support.programs import PROGRAMS, Program, logged
 from support.reductions import assert_reduced, thinned
-from support.selection import FULL, covering, thin
+from support.selection import covering, half, thin
 from support.truth import (
     assert_logs,
     assert_trees_close,
@@ -28,23 +28,17 @@ from support.truth import (
 )
 from support.while_programs import PROGRAMS as WHILE_PROGRAMS, ROOM, X, truth
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 INTERVALS = [1, 2, 3, 5, 100]
 
 
-THIRDS = [covering(PROGRAMS, 3, start=start) for start in range(3)]
-THIRD_WITH_GRAD = covering([p for p in PROGRAMS if p.grad], 3)
+PARTS = [covering(PROGRAMS, 4, start=start) for start in range(3)]
+DIFFERENTIABLE = covering([p for p in PROGRAMS if p.grad], 4, start=3)
 
 
 def intervals(p: Program, turn: int = 0) -> list[int]:
     """Some intervals for a program: each interval meets many programs."""
     i = PROGRAMS.index(p)
     return thin(INTERVALS, 5, start=i + turn * (i // 5 + 2))
-
-
-def half(programs: list[Program], turn: int) -> list[Program]:
-    """Of two ways to run programs, those for one of them; in a full run all."""
-    return [p for p in programs if FULL or PROGRAMS.index(p) // 2 % 2 == turn]
 
 
 def every(programs: list[Program]):
@@ -54,31 +48,34 @@ def every(programs: list[Program]):
 # Every construct ----------------------------------------------------------------------
 
 
-@way(half(THIRDS[0], 0))
+@way(half(PARTS[0], 0))
 def jit_of_spool(p: Program):
     return lambda x: [lox.spool(p.fun, interval=k)(x) for k in intervals(p)], p.x
+
+
+EAGER = half(PARTS[0], 1)
 
 
 def eager_spool(p: Program):
     return [lox.spool(p.fun, interval=k)(p.x) for k in intervals(p)]
 
 
-@every(THIRDS[0])
+@every(PARTS[0])
 def test_each_key_keeps_every_kth_row(p: Program):
-    for run, turn in ((jit_of_spool, 0), (eager_spool, 1)):
-        if half([p], turn):
+    for run, programs in ((jit_of_spool, jit_of_spool.programs), (eager_spool, EAGER)):
+        if p in programs:
             for k, (out, logs) in zip(intervals(p), run(p), strict=True):
                 check(p, logs, records(p), k)
                 assert_trees_close(out, result(p))
 
 
-@way(half(THIRDS[1], 0))
+@way(half(PARTS[1], 0))
 def spool_of_vmap(p: Program):
     vmapped = jax.vmap(p.fun)
     return lambda xs: [lox.spool(vmapped, interval=k)(xs)[1] for k in intervals(p)], p.xs
 
 
-@way(half(THIRDS[1], 1))
+@way(half(PARTS[1], 1))
 def vmap_of_spool(p: Program):
     def fun(xs):
         return [jax.vmap(lox.spool(p.fun, interval=k))(xs)[1] for k in intervals(p)]
@@ -86,15 +83,15 @@ def vmap_of_spool(p: Program):
     return fun, p.xs
 
 
-@every(THIRDS[1])
+@every(PARTS[1])
 def test_each_example_keeps_its_own_kth_rows(p: Program):
-    for run, turn in ((spool_of_vmap, 0), (vmap_of_spool, 1)):
-        if half([p], turn):
+    for run in (spool_of_vmap, vmap_of_spool):
+        if p in run.programs:
             for k, logs in zip(intervals(p), run(p), strict=True):
                 check(p, logs, records_of_each(p), k, batch_first=run is vmap_of_spool)
 
 
-@way(half(THIRD_WITH_GRAD, 0))
+@way(half(DIFFERENTIABLE, 0))
 def grad_of_spool(p: Program):
     def fun(x, k):
         out, logs = lox.spool(p.fun, interval=k)(x)
@@ -104,17 +101,19 @@ def grad_of_spool(p: Program):
     return lambda x: [grad(x, k)[1] for k in intervals(p, turn=1)], p.x
 
 
-@way(half(THIRD_WITH_GRAD, 1))
+@way(half(DIFFERENTIABLE, 1))
 def spool_of_grad(p: Program):
     grad = jax.jit(jax.grad(total_of(p.fun)))
     return lambda x: [lox.spool(grad, interval=k)(x)[1] for k in intervals(p, turn=1)], p.x
 
 
-@every(THIRD_WITH_GRAD)
+@every(DIFFERENTIABLE)
 def test_rows_are_thinned_under_grad(p: Program):
-    ways = ((grad_of_spool, records_in_grad, 0), (spool_of_grad, records_of_grad, 1))
-    for run, truth_of, turn in ways:
-        if half([p], turn):
+    for run, truth_of in (
+        (grad_of_spool, records_in_grad),
+        (spool_of_grad, records_of_grad),
+    ):
+        if p in run.programs:
             for k, logs in zip(intervals(p, turn=1), run(p), strict=True):
                 check(p, logs, truth_of(p), k)
 
@@ -130,18 +129,18 @@ def reduced_by(p: Program, names: list[str], fun):
     return lambda x: [spool(x)[1] for spool in spools]
 
 
-@way(THIRDS[2])
+@way(PARTS[2])
 def reduced(p: Program):
     names = [name for name in reductions(p) if name != "count of each"]
     return reduced_by(p, names, p.fun), p.x
 
 
-@way([p for p in THIRDS[2] if "count of each" in reductions(p)])
+@way([p for p in PARTS[2] if "count of each" in reductions(p)])
 def reduced_for_each(p: Program):
     return reduced_by(p, ["count"], jax.vmap(p.fun)), p.xs
 
 
-@every(THIRDS[2])
+@every(PARTS[2])
 def test_reductions_see_every_kth_row(p: Program):
     names = [name for name in reductions(p) if name != "count of each"]
     for (k, name), logs in zip(it.product(intervals(p), names), reduced(p), strict=True):

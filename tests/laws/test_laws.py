@@ -12,7 +12,7 @@ import pytest
 import lox
 from support.compiled import way
 from support.programs import PROGRAMS, Program, logged
-from support.selection import covering, thin
+from support.selection import covering, half, thin
 from support.truth import (
     assert_logs,
     assert_trees_close,
@@ -31,14 +31,12 @@ from support.truth import (
     total_of,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 every = pytest.mark.parametrize("p", PROGRAMS, ids=lambda p: p.name)
 DIFFERENTIABLE = [p for p in PROGRAMS if p.grad]
 some = pytest.mark.parametrize("p", thin(PROGRAMS, 5), ids=lambda p: p.name)
-other = pytest.mark.parametrize("p", covering(PROGRAMS, 4, start=2), ids=lambda p: p.name)
+few = pytest.mark.parametrize("p", thin(PROGRAMS, 12, start=1), ids=lambda p: p.name)
 # An eager run compiles each loop and branch of a program by itself.
-eager = pytest.mark.parametrize("p", covering(PROGRAMS, 4), ids=lambda p: p.name)
-differentiable = pytest.mark.parametrize("p", DIFFERENTIABLE, ids=lambda p: p.name)
+eager = pytest.mark.parametrize("p", covering(PROGRAMS, 6), ids=lambda p: p.name)
 
 
 # 1, 2: the result is the same, the rows are those of the eager run --------------------
@@ -58,17 +56,12 @@ def test_nolog_leaves_the_eager_result_alone_and_prints_nothing(p: Program, caps
     assert_trees_close(out, result(p))
 
 
-@every
-def test_nolog_leaves_the_result_alone(p: Program):
-    assert_trees_close(jit_of_nolog(p), result(p))
+@way(covering(PROGRAMS, 3, start=1))
+def spools_of_kept_logs(p: Program):
+    return lox.spool(lox.spool(lox.spool(p.fun, keep_logs=True))), p.x
 
 
-@way(PROGRAMS)
-def jit_of_nolog(p: Program):
-    return lox.nolog(p.fun), p.x
-
-
-@every
+@spools_of_kept_logs.every
 def test_kept_logs_are_heard_twice_and_then_nothing_is_left(p: Program):
     ((out, first), second), third = spools_of_kept_logs(p)
 
@@ -77,15 +70,15 @@ def test_kept_logs_are_heard_twice_and_then_nothing_is_left(p: Program):
     assert not third
 
 
-@way(PROGRAMS)
-def spools_of_kept_logs(p: Program):
-    return lox.spool(lox.spool(lox.spool(p.fun, keep_logs=True))), p.x
-
-
 # 3: vmap ------------------------------------------------------------------------------
 
 
-@every
+@way(thin(PROGRAMS, 2))
+def spool_of_vmap(p: Program):
+    return lox.spool(jax.vmap(p.fun)), p.xs
+
+
+@spool_of_vmap.every
 def test_spool_of_vmap_gives_what_each_example_logs(p: Program):
     out, logs = spool_of_vmap(p)
 
@@ -96,12 +89,12 @@ def test_spool_of_vmap_gives_what_each_example_logs(p: Program):
     assert set(logs.valid) == p.masked
 
 
-@way(PROGRAMS)
-def spool_of_vmap(p: Program):
-    return lox.spool(jax.vmap(p.fun)), p.xs
+@way(thin(PROGRAMS, 2, start=1))
+def vmap_of_spool(p: Program):
+    return jax.vmap(lox.spool(p.fun)), p.xs
 
 
-@every
+@vmap_of_spool.every
 def test_vmap_of_spool_gives_what_each_example_logs(p: Program):
     out, logs = vmap_of_spool(p)
 
@@ -110,15 +103,15 @@ def test_vmap_of_spool_gives_what_each_example_logs(p: Program):
     assert set(logs.valid) == p.masked
 
 
-@way(PROGRAMS)
-def vmap_of_spool(p: Program):
-    return jax.vmap(lox.spool(p.fun)), p.xs
-
-
 # 4: grad ------------------------------------------------------------------------------
 
 
-@differentiable
+@way(half(DIFFERENTIABLE, 0))
+def spool_of_grad(p: Program):
+    return lox.spool(jax.grad(total_of(p.fun))), p.x
+
+
+@spool_of_grad.every
 def test_spool_of_grad_gives_what_the_eager_gradient_logs(p: Program):
     slope, logs = spool_of_grad(p)
 
@@ -126,20 +119,7 @@ def test_spool_of_grad_gives_what_the_eager_gradient_logs(p: Program):
     assert_logs(logs, records_of_grad(p), natural=p.is_natural)
 
 
-@way(DIFFERENTIABLE)
-def spool_of_grad(p: Program):
-    return lox.spool(jax.grad(total_of(p.fun))), p.x
-
-
-@differentiable
-def test_grad_of_spool_gives_the_primal_records_and_the_same_slope(p: Program):
-    slope, (out, logs) = grad_of_spool(p)
-
-    assert_trees_close(slope, slope_of(p))
-    check(p, out, logs, records_in_grad(p))
-
-
-@way(DIFFERENTIABLE)
+@way(half(DIFFERENTIABLE, 1))
 def grad_of_spool(p: Program):
     def fun(x):
         out, logs = lox.spool(p.fun)(x)
@@ -148,7 +128,15 @@ def grad_of_spool(p: Program):
     return jax.grad(fun, has_aux=True), p.x
 
 
-@way(covering(DIFFERENTIABLE, 3))
+@grad_of_spool.every
+def test_grad_of_spool_gives_the_primal_records_and_the_same_slope(p: Program):
+    slope, (out, logs) = grad_of_spool(p)
+
+    assert_trees_close(slope, slope_of(p))
+    check(p, out, logs, records_in_grad(p))
+
+
+@way(covering(DIFFERENTIABLE, 6))
 def jvp_of_spool(p: Program):
     return jvp_of(lox.spool(p.fun)), p.x
 
@@ -176,7 +164,7 @@ def test_jvp_and_linearize_of_spool_give_the_primal_records(p: Program):
     assert_trees_close(found, expected)
 
 
-@way(covering(DIFFERENTIABLE, 3, start=1))
+@way(covering(DIFFERENTIABLE, 6, start=1))
 def grad_of_vmap_of_spool(p: Program):
     def fun(xs):
         out, logs = jax.vmap(lox.spool(p.fun))(xs)
@@ -316,7 +304,7 @@ def test_branches_that_log_one_key_in_two_shapes_are_an_error_that_names_both():
 # 8: twice, in any order, from several threads; nothing cached is changed --------------
 
 
-@other
+@some
 def test_calls_of_any_kind_do_not_disturb_each_other(p: Program, capsys):
     jitted = jax.jit(p.fun)
     before = str(jax.make_jaxpr(jitted)(p.x))
@@ -331,7 +319,7 @@ def test_calls_of_any_kind_do_not_disturb_each_other(p: Program, capsys):
     check(p, *spooled(p.x))
     assert not printed(capsys)
     check(p, *lox.spool(jitted)(p.x))
-    if p.grad and p in thin(PROGRAMS, 8, start=2):
+    if p.grad and p in thin(PROGRAMS, 10):
         grad = jax.grad(total_of(jitted))
         with lox.silent():
             assert_trees_close(grad(p.x), slope_of(p))
@@ -342,7 +330,7 @@ def test_calls_of_any_kind_do_not_disturb_each_other(p: Program, capsys):
     assert str(jax.make_jaxpr(jitted)(p.x)) == before
 
 
-@some
+@few
 def test_two_threads_do_not_disturb_each_other(p: Program):
     jitted = jax.jit(p.fun)
     records(p)
@@ -400,7 +388,7 @@ def exportable(p: Program) -> bool:
 
 
 @pytest.mark.parametrize(
-    "p", covering([p for p in PROGRAMS if exportable(p)], 3, start=2), ids=lambda p: p.name
+    "p", thin([p for p in PROGRAMS if exportable(p)], 6, start=2), ids=lambda p: p.name
 )
 def test_it_can_be_exported(p: Program):
     exported = jax.export.export(jax.jit(lox.spool(p.fun)))(p.x)

@@ -35,7 +35,7 @@ pytestmark = [
         not all(hasattr(jax.config, name) for name in UPGRADES),
         reason="This JAX does not have the flags.",
     ),
-    pytest.mark.usefixtures("quick_compilation", "flags"),
+    pytest.mark.usefixtures("flags"),
 ]
 X = jnp.float32(0.7)
 

@@ -20,7 +20,6 @@ from support.truth import (
     total_of,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 # It streams nothing, so there is no place for the rows of a loop of unknown length.
 UNBOUNDED = {"while_loop_without_logs"}
 WATCHED = [p for p in PROGRAMS if p.name not in UNBOUNDED]

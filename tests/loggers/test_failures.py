@@ -20,8 +20,6 @@ from lox.loggers import Logger, MultiLogger
 from lox_host import host_logger, write_buffer
 from support.kept import Kept
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 class Hanging(Kept):
     """Does not return from `write` until somebody opens the gate."""

@@ -24,9 +24,8 @@ from lox.loggers import (
     PlotLogger,
     SaveLogger,
 )
+from support.selection import thin
 from support.truth import run
-
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 Row = tuple[dict[str, Any], dict[str, Any]]  # steps and values
 
@@ -190,9 +189,12 @@ WAYS = {
 }
 
 
-@every
-@pytest.mark.parametrize("way", WAYS)
-def test_one_run(kind: Kind, way, tmp_path):
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    [(way, kind) for i, kind in enumerate(KINDS) for way in thin([*WAYS], 2, i)],
+)
+def test_one_run(kind, way, tmp_path):
+    kind = KINDS[kind]
     logger = kind.make(tmp_path)
     for i, program in enumerate(PROGRAMS):
         state = logger.init(key := jax.random.key(i), name="{seed}")
@@ -207,9 +209,12 @@ def test_one_run(kind: Kind, way, tmp_path):
             assert_same(kind.read(tmp_path, key), records)
 
 
-@every
-@pytest.mark.parametrize("number", [1, 8, 256])
-def test_one_run_for_each_seed(kind: Kind, number, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(number, kind) for i, kind in enumerate(KINDS) for number in thin([1, 8, 256], 2, i)],
+)
+def test_one_run_for_each_seed(kind, number, tmp_path):
+    kind = KINDS[kind]
     logger = kind.make(tmp_path)
     keys = jax.random.split(jax.random.key(number), number)
     xs = jnp.arange(number) / 8

@@ -27,8 +27,6 @@ from support.selection import thin
 from support.truth import records_of_each, run
 from support.while_programs import PROGRAMS as WHILE_PROGRAMS, XS, truth_of_each
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 KEYS = jax.random.split(jax.random.key(0), 3)
 
 
@@ -60,7 +58,7 @@ def logs_flatly(records) -> bool:
     return all(len(record.lanes) == 1 for record in records)
 
 
-@pytest.mark.parametrize("p", thin(PROGRAMS, 3), ids=lambda p: p.name)
+@pytest.mark.parametrize("p", thin(PROGRAMS, 6, 2), ids=lambda p: p.name)
 def test_each_run_has_what_its_example_logs(p: Program):
     records = records_of_each(p)
     if not logs_flatly(records):
@@ -79,8 +77,14 @@ def test_each_run_has_what_its_example_logs(p: Program):
         assert_kept(writer.rows(name(key)), mine)
 
 
-@pytest.mark.parametrize("fun", thin(WHILE_PROGRAMS, 3), ids=lambda fun: fun.__name__)
-@pytest.mark.parametrize("batch", [None, 3])
+@pytest.mark.parametrize(
+    ("fun", "batch"),
+    [
+        pytest.param(fun, batch, id=f"{fun.__name__}-{batch}")
+        for i, fun in enumerate(thin(WHILE_PROGRAMS, 3))
+        for batch in thin([None, 3], 2, i)
+    ],
+)
 def test_each_run_has_what_its_loops_of_unknown_length_log(fun, batch):
     _, records = truth_of_each(fun)
     writer = Kept()
@@ -129,8 +133,14 @@ def test_a_run_has_what_the_eager_run_logs(way):
     assert [run_name(run.key) for run in writer.closed] == [name(KEYS[0])]
 
 
-@pytest.mark.parametrize("number", [1, 8, 256])
-@pytest.mark.parametrize("way", ["tap", "spool", "batches"])
+@pytest.mark.parametrize(
+    ("number", "way"),
+    [
+        (number, way)
+        for i, number in enumerate([1, 8, 256])
+        for way in thin(["tap", "spool", "batches"], 3, i)
+    ],
+)
 def test_one_run_for_each_seed(way, number):
     keys = jax.random.split(jax.random.key(2), number)
     _, records = run(counting, INTS)

@@ -9,8 +9,6 @@ import pytest
 import lox
 from support import truth
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def in_a_row(x):
     lox.log({"x": jnp.int32(3), "other": x}, step=1)

@@ -11,8 +11,6 @@ import lox
 from lox.loggers import Logger
 from support.kept import Kept
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def rows(*calls):
     """What a writer gets when a logger logs, all in one batch."""

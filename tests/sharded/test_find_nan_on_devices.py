@@ -9,8 +9,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 import lox
 from support.truth import raises
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 MESH = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "model"))
 SPEC = P(("data", "model"))
 

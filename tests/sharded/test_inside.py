@@ -8,8 +8,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import lox
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 XS = jnp.array([0.3, -0.7, 1.1, 2.0])
 MESH = Mesh(np.array(jax.devices()[:4]), "shard")
 

@@ -27,8 +27,6 @@ from support.truth import (
     total_of,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 # JAX alone cannot type these as to which devices their values differ on, or gives them
 # another meaning: the gradient of what is the same on all devices is a sum over them.
 UNTYPED = {
@@ -67,7 +65,7 @@ def on_three_devices(fun: Callable, check_vma: bool = True) -> Callable:
 # The laws, against an eager run of each shard -------------------------------------------
 
 
-@over(covering(TYPED, 3))
+@over(covering(TYPED, 6))
 def test_spool_gives_what_each_device_logs(p: Program):
     out, logs = jax.jit(lox.spool(on_three_devices(p.fun)))(p.xs)
 

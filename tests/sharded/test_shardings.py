@@ -19,6 +19,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import lox
 
+pytestmark = pytest.mark.usefixtures("optimized")
 MESH = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 T, N, D, H = 6, 16, 8, 12
 

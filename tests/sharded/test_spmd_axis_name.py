@@ -171,7 +171,6 @@ def test_examples_under_two_vmaps():
 
 
 @pytest.mark.skipif(jax.__version_info__ < (0, 10), reason="JAX fails on most of them")
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("p", thin(PROGRAMS, 8, 3), ids=lambda p: p.name)
 def test_programs_whose_examples_are_split_log_what_each_example_logs(p: Program):
     """There are as many devices as examples, and no others: there is no axis of them."""

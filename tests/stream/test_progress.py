@@ -18,8 +18,6 @@ from support.programs import PROGRAMS, Program, logged
 from support.selection import thin
 from support.truth import assert_trees_close, result, result_of_each
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 class Noted:
     """Stands in for a bar, and writes down how it moves."""

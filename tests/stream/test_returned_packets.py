@@ -16,7 +16,6 @@ from lox._stream import handler as _handler
 from support.delivered import assert_delivered, heard
 from support.truth import run
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 X = jnp.array([0.5, -1.5, 2.0])
 
 

@@ -12,8 +12,6 @@ import pytest
 import lox
 from lox._stream.callbacks import callback_thread
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def counting(n):
     def fun(x):

@@ -49,8 +49,6 @@ from support.while_programs import (
     truth_of_each,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def grad(fun):
     return jax.grad(total_of(fun))
@@ -104,16 +102,18 @@ every_while = pytest.mark.parametrize("fun", WHILE_PROGRAMS, ids=lambda fun: fun
 @every_while
 def test_tap_delivers_what_loops_of_unknown_length_log(fun):
     one, each = (X, *truth(fun, float(X))), (XS, *truth_of_each(fun))
+    number = WHILE_PROGRAMS.index(fun)
+    jit = ft.partial(jit_in_turn, number // 3)
     ways = [
-        (lambda tap: jax.jit(tap(fun)), one, None),
+        (lambda tap: jit(tap(fun)), one, None),
         (lambda tap: tap(jax.jit(fun)), one, None),
-        (lambda tap: jax.jit(tap(fun)), one, 3),
-        (lambda tap: jax.jit(jax.vmap(tap(fun))), each, None),
-        (lambda tap: jax.jit(tap(jax.vmap(fun))), each, None),
-        (lambda tap: jax.jit(jax.vmap(tap(fun))), each, 3),
-        (lambda tap: jax.jit(tap(jax.vmap(fun))), each, 3),
+        (lambda tap: jit(tap(fun)), one, 3),
+        (lambda tap: jit(jax.vmap(tap(fun))), each, None),
+        (lambda tap: jit(tap(jax.vmap(fun))), each, None),
+        (lambda tap: jit(jax.vmap(tap(fun))), each, 3),
+        (lambda tap: jit(tap(jax.vmap(fun))), each, 3),
     ]
-    for transform, (x, expected, mine), batch in thin(ways, 3, WHILE_PROGRAMS.index(fun)):
+    for transform, (x, expected, mine), batch in thin(ways, 3, number):
 
         def tapping(listen, transform=transform, batch=batch):
             return transform(lambda f: lox.tap(f, listen, batch=batch))

@@ -17,7 +17,7 @@ A compiled program is run twice, which must give the same bytes.
 import contextlib
 import functools as ft
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -108,7 +108,7 @@ def outcome_or_error(fun: Callable, *args: Any) -> Any:
 
 
 def run_by_numpy(traced: Any, x: jax.Array) -> Any:
-    with quick_compilation(), contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()):
         out = outcome_of(traced, x)
         jax.effects_barrier()
     return jax.tree.map(jnp.asarray, out)
@@ -135,7 +135,7 @@ def run(traced: dict[Way, tuple[Any, jax.Array]]) -> dict[Way, Any]:
         ]
 
     # What a way leaves to be printed is not for the test that happens to ask first.
-    with quick_compilation(), contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()):
         compiled = jax.jit(together)
         first, second = (compiled([x for _, x in traced.values()]) for _ in range(2))
         jax.effects_barrier()
@@ -148,14 +148,3 @@ def as_bytes(arrays: Sequence[jax.Array]) -> list[bytes]:
     is_key = ft.partial(jnp.issubdtype, arg2=jax.dtypes.prng_key)
     data = (jax.random.key_data(x) if is_key(x.dtype) else x for x in arrays)
     return [np.asarray(x).tobytes() for x in data]
-
-
-@contextlib.contextmanager
-def quick_compilation() -> Iterator[None]:
-    """Leave out what takes XLA most of its time, and is not ours to test."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_disable_most_optimizations", before)

@@ -212,6 +212,22 @@ def reduction(ufunc: np.ufunc) -> Callable:
     return lambda x, *, axes, **_: np.asarray(ufunc.reduce(x, axes, dtype=x.dtype))
 
 
+def write(*operands, batch, masked):
+    """Rows go into their rings one by one: `lox._rows.ring_write` says what that means."""
+    number = (len(operands) - 1 - masked) // 2
+    *rows, count = operands[number : 2 * number + 1]
+    columns, count = [np.array(x) for x in operands[:number]], np.array(count)
+    valid = operands[-1] if masked else np.ones((len(rows[0]), *count.shape), bool)
+    # Axes of examples that share a count are between those that do not and the rows.
+    shared = (slice(None),) * (batch - count.ndim)
+    for time, *index in np.argwhere(valid).tolist():
+        place = count[(*index,)] % columns[0].shape[batch]
+        for column, row in zip(columns, rows, strict=True):
+            column[(*index, *shared, place)] = row[(time, *index)]
+        count[(*index,)] += 1
+    return [*columns, count]
+
+
 # Their programs run in place.
 CALLS = {
     *("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat2"),
@@ -222,7 +238,7 @@ CONTROL = {
     "scan": Evaluation.scan,
     "while": Evaluation.while_loop,
 }
-# What random programs are full of. JAX runs other primitives by itself.
+# What the programs of the tests are full of. JAX runs other primitives by itself.
 ELEMENTWISE = {
     "add": np.add,
     "add_any": np.add,
@@ -245,6 +261,14 @@ ELEMENTWISE = {
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "not": np.invert,
+    "rem": np.fmod,
+    "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
+    "abs": np.abs,
+    "floor": np.floor,
+    "is_finite": np.isfinite,
+    "sign": np.sign,
+    "sqrt": np.sqrt,
+    "square": np.square,
     "stop_gradient": lambda x: x,
     "one_minus_square": lambda x: 1 - x * x,
 }
@@ -265,5 +289,7 @@ NUMPY = {
     "select_n": lambda which, *cases: np.choose(which.astype(np.intp), cases),
     "stack": lambda *xs, axis: np.stack(xs, axis),
     "unstack": lambda x, *, axis: list(np.moveaxis(x, axis, 0)),
+    "integer_pow": lambda x, *, y, **_: x**y,
+    "lox_write": write,
     "concatenate": lambda *xs, dimension, **_: np.concatenate(xs, dimension),
 }

@@ -23,6 +23,11 @@ def thin(cases: Sequence[T], every: int, start: int = 0) -> list[T]:
     return [*cases] if FULL else [*cases[start % every :: every]]
 
 
+def half(programs: Sequence[Program], turn: int) -> list[Program]:
+    """Of two ways to run programs, those for one of them; in a full run all."""
+    return [p for i, p in enumerate(programs) if FULL or i // 2 % 2 == turn]
+
+
 def covering(programs: Sequence[Program], every: int, start: int = 0) -> list[Program]:
     """The same of programs, and as many of the others as have a construct of their own."""
     chosen = thin(programs, every, start)
