@@ -212,7 +212,7 @@ def reduction(ufunc: np.ufunc) -> Callable:
     return lambda x, *, axes, **_: np.asarray(ufunc.reduce(x, axes, dtype=x.dtype))
 
 
-def write(*operands, batch, masked):
+def write(*operands, batch, masked, differentiable):
     """Rows go into their rings one by one: `lox._rows.ring_write` says what that means."""
     number = (len(operands) - 1 - masked) // 2
     *rows, count = operands[number : 2 * number + 1]
