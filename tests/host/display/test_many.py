@@ -11,7 +11,7 @@ def test_a_very_long_name_is_cut_in_its_middle():
     columns = [Column("RUN", names), Column("STATE", ["ended"] * 3)]
     columns.append(Column("loss", ["1.000"] * 3, numbers=True, rank=1))
     shown = fit(columns, 80)
-    assert [column.head for column in shown] == ["RUN", "STATE"]
+    assert [column.head for column in shown] == ["RUN", "STATE", "loss"]
     assert room(shown, 80) == 0
     first, second, short = shown[0].cells
     assert (first[-1], second[-1], short) == ("1", "2", "short")
