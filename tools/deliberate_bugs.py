@@ -73,8 +73,8 @@ BUGS = [
     Bug(
         "under `vmap`, an example whose loop has ended goes on logging",
         "lox/_core/rules/exact_vmap.py",
-        "Mask.of(running)",
-        "Mask.of(jnp.ones_like(running))",
+        "kind.of(running)",
+        "kind.of(jnp.ones_like(running))",
         WHILES,
     ),
     Bug(
@@ -121,17 +121,17 @@ BUGS = [
     ),
     # Collecting: which records, which keys, in which rows
     Bug(
-        "an interval keeps rows 1, k + 1, 2k + 1, ...",
+        "an interval of k keeps rows k - 1, 2k - 1, ...",
         "lox/_core/collect.py",
-        "keep = offset % self.interval == 0",
-        "keep = offset % self.interval == 1 % self.interval",
+        "keep = lax.rem(offset, jnp.int32(self.interval)) == 0",
+        "keep = lax.rem(offset + 1, jnp.int32(self.interval)) == 0",
         INTERVALS,
     ),
     Bug(
         "an interval counts rows that an example has not logged",
         "lox/_core/collect.py",
-        "count = 1 if rows.valid is None else rows.valid.astype(jnp.int32)",
-        "count = 1",
+        "valid, count = rows.valid & keep, rows.valid.astype(jnp.int32)",
+        "valid, count = rows.valid & keep, 1",
         INTERVALS,
     ),
     Bug(
@@ -323,8 +323,8 @@ BUGS = [
     Bug(
         "the oldest session of a run is loaded, not the newest",
         "lox_host/reading/select.py",
-        "launch = sessions[-1].run.launch",
-        "launch = sessions[0].run.launch",
+        "    for run in runs:\n        identity = run.identity",
+        "    for run in reversed(runs):\n        identity = run.identity",
         "tests/host/cli tests/io",
     ),
     Bug(
