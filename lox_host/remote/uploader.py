@@ -10,6 +10,7 @@ store has them, so a failed upload never loses any. The program waits for the th
 at the end, and when it reads from the store that it writes.
 """
 
+import atexit
 import contextlib
 import os
 import pathlib
@@ -24,6 +25,8 @@ from lox_host.remote.upload import SEGMENT_BYTES, SessionUpload
 
 # Seconds between two uploads, unless the environment says otherwise.
 EVERY = 5.0
+# How many seconds the end of the process waits for what other processes have left.
+AT_EXIT = 10.0
 # The longest pause after failures, in seconds.
 LONGEST_PAUSE = 30.0
 # Warn when the disk will be full in `HORIZON` seconds, or has `LITTLE` bytes left.
@@ -128,7 +131,10 @@ class Uploader:
             # Upload what killed processes on this machine have left. Use another thread,
             # so that this session does not wait for it.
             arguments = self._bucket.url, self._folder.parent
-            threading.Thread(target=_push_quietly, args=arguments, daemon=True).start()
+            others = threading.Thread(target=_push_quietly, args=arguments, daemon=True)
+            others.start()
+            # A daemon thread that is in native code when Python ends aborts the process.
+            atexit.register(others.join, AT_EXIT)
 
     def _fails(self, error: Exception) -> None:
         is_first, self._failure = self._failure is None, error

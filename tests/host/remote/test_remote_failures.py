@@ -2,6 +2,9 @@
 
 import collections
 import contextlib
+import os
+import subprocess
+import sys
 import time
 import warnings
 
@@ -14,6 +17,7 @@ from lox_host.rows import Batch
 from lox_host.runs.run import Run
 from lox_host.store import open_store, read_key_rows
 from lox_host.writers.save_remote import RemoteSaveWriter
+from support.object_server import REPO
 from support.remote_kills import disturb
 from support.remote_writer import block
 
@@ -164,6 +168,28 @@ def test_an_object_that_is_only_half_there_is_left_out_and_said(url):
     assert steps_of(url) == [*range(30)]
 
 
+def test_the_end_waits_for_what_other_processes_have_left(url, tmp_path):
+    """A thread that still uploads then would abort the process."""
+    program = """if True:
+        import pathlib, sys, time
+        from lox_host.remote import uploader
+        from support.remote_writer import main
+
+        def slow_push(url, spool):
+            time.sleep(1)
+            pathlib.Path(sys.argv[2]).touch()
+
+        uploader.push_others = slow_push
+        main(sys.argv[1], 0, 10, sys.argv[3])
+    """
+    pushed, noted = tmp_path / "pushed", tmp_path / "noted"
+    env = {**os.environ, "PYTHONPATH": f"{REPO}{os.pathsep}{REPO}/tests"}
+    command = [sys.executable, "-c", program, url, pushed, noted]
+    subprocess.run(command, env=env, check=True)
+    assert noted.read_text().endswith("closed\n")
+    assert pushed.exists()
+
+
 def test_a_damaged_object_is_left_out_and_said(url, tmp_path):
     writer = RemoteSaveWriter(url)
     writer.open(RUN)
@@ -188,8 +214,7 @@ def test_a_disk_that_fills_is_said_before_it_is_full(url, proxy, quick, monkeypa
         writer = RemoteSaveWriter(url)
         writer.open(RUN)
         write(writer, 0, 100_000)
-        wait_until(lambda: writer._uploader._failure is not None)
-        time.sleep(1)
+        wait_until(lambda: writer._uploader._disk._is_warned)
         proxy.start()
         wait_until(lambda: writer._uploader._failure is None)
         writer.close(RUN)
