@@ -1,5 +1,6 @@
 """`lox compare`: print configs and last values of runs side by side."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from lox_host.cli.errors import CLIError
 from lox_host.cli.output import print_json, screen
-from lox_host.display.columns import Column
+from lox_host.display.columns import GAP, Column, cut, room
 from lox_host.display.text import clean, count, digits
 from lox_host.reading.fields import in_words
 from lox_host.reading.names import select_names
@@ -16,6 +17,7 @@ from lox_host.reading.where import is_equal
 from lox_host.store import StoredRun, retry_if_stale
 
 DIFFERS = "*"  # before what differs
+NARROWEST = 10  # width of a name that is cut
 
 
 @retry_if_stale
@@ -46,17 +48,45 @@ def compare(
     marks, names, *cells = (
         zip(*table, strict=True) if table else ((), (), *[()] * len(runs))
     )
-    columns = [Column("", marks, style="red"), Column("", names)]
-    labels = _labels(runs)
-    columns += [
+    lines = [Column("", marks, style="red"), Column("", names)]
+    columns = [
         Column(label, of_run, right=True, numbers=True)
-        for label, of_run in zip(labels, cells, strict=True)
+        for label, of_run in zip(_labels(runs), cells, strict=True)
     ]
     out = screen()
-    out.table(columns)
+    for some in _tables(columns, None if out.width is None else room(lines, out.width)):
+        out.table([*lines, *some])
     number = sum(bool(mark) for mark, *_ in table)
-    lines = count(len(table), "line")
-    out.line((f"[{number} of {lines} differ, marked {DIFFERS}]", "dim"))
+    total = count(len(table), "line")
+    out.line((f"[{number} of {total} differ, marked {DIFFERS}]", "dim"))
+
+
+def _tables(columns: Sequence[Column], width: int | None) -> list[Sequence[Column]]:
+    """Divide the columns of runs into tables that are no wider than this.
+
+    Names are cut if that saves a table, as long as they still differ.
+    """
+    if width is None:
+        return [columns]
+    widest_cell = max(len(cell) for column in columns for cell in column.cells or [""])
+    widest_name = max(len(column.head) for column in columns)
+    least = max(widest_cell, min(widest_name, NARROWEST))
+
+    def names(per_table: int) -> list[str]:
+        return [cut(column.head, width // per_table - GAP) for column in columns]
+
+    def fits(per_table: int) -> bool:
+        is_wide_enough = width // per_table - GAP >= least
+        return is_wide_enough and len({*names(per_table)}) == len(columns)
+
+    per_table = next(filter(fits, range(len(columns), 1, -1)), None)
+    if per_table is None:
+        return [[column] for column in columns]
+    narrow = [
+        dataclasses.replace(column, head=name)
+        for column, name in zip(columns, names(per_table), strict=True)
+    ]
+    return [narrow[i : i + per_table] for i in range(0, len(narrow), per_table)]
 
 
 def _line(name: str, values: Sequence[object]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import pytest
 
 import lox
 from lox_host.cli.main import main
+from support.terminal import Terminal, streams
 
 pytest.importorskip("duckdb")
 RATES = [0.1, 0.2]
@@ -100,6 +101,34 @@ def test_compare(store, capsys):
     assert np.float32(one["last"]["train/loss"]) == store["r0"][1][-1]
     assert main(["compare", "s/r0"]) == 1
     assert "s/r0 is one run. Give two runs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("names", "tables"),
+    [
+        ([f"a-long-name-of-a-run-that-has-number-{i}" for i in range(5)], 1),
+        # Cut in the middle, too few of these differ, so they come one below the other.
+        ([f"a-long-name-with-{i}-before-its-end-of-17" for i in range(5)], 5),
+        ([f"run-{i}" for i in range(20)], 3),
+    ],
+)
+def test_compare_fits_a_terminal(tmp_path, monkeypatch, names, tables):
+    monkeypatch.chdir(tmp_path)
+    logger = lox.loggers.SaveLogger("s")
+    for i, name in enumerate(names):
+        with logger.run(i, config={"lr": i / 8}, name=name) as run:
+            logger.log(run, {"loss": np.float32(i)})
+    terminal = Terminal(80)
+    with streams(terminal):
+        assert main(["compare", "s"]) == 0
+    lines = [line.rstrip() for line in terminal.lines()]
+    assert max(map(len, lines)) <= 80
+    heads = [line.split() for line in lines if "-" in line]
+    shown = [head for line in heads for head in line]
+    assert len(heads) == tables
+    assert len({*shown}) == len(shown) == len(names)
+    last = [line.split()[3:] for line in lines if "last loss" in line]
+    assert [float(x) for line in last for x in line] == [*range(len(names))]
 
 
 def test_the_stores_may_come_first(store, capsys):
