@@ -15,6 +15,7 @@ runs.
 
 import contextlib
 import dataclasses
+import functools as ft
 import itertools as it
 import sys
 import time
@@ -229,10 +230,12 @@ class HostLogger:
         """End runs, and raise if some of their rows could not be written."""
         self._collect_waiting()
         self._wait(self.worker.request(lambda: self.finish_runs(ids)))
-        for back_end in self.back_ends:
-            # The fan-out has only queued the end of the member's run: wait for it.
-            back_end._wait(back_end.worker.request(_nothing))
-        self.check(at_end=True)
+        # The fan-out has only queued the end of the members' runs: wait for them, too.
+        _call_all(logger._wait_for_end for logger in self.with_members())
+
+    def _wait_for_end(self) -> None:
+        self._wait(self.worker.request(_nothing))
+        self.buffer.check(at_end=True)
 
     def finish_later(self, ids: Iterable[int]) -> None:
         """End runs once everything logged so far has been delivered."""
@@ -254,9 +257,8 @@ class HostLogger:
 
     def check(self, *, at_end: bool = False) -> None:
         """Raise earlier errors; with `at_end`, even those that need not stop a program."""
-        self.buffer.check(at_end=at_end)
-        for member in self._members:
-            member.check(at_end=at_end)
+        checks = [logger.buffer.check for logger in self.with_members()]
+        _call_all(ft.partial(check, at_end=at_end) for check in checks)
 
     def forget(self) -> None:
         """Forget all runs and drop their unwritten rows."""
@@ -425,6 +427,20 @@ def wait_a_little(future: Future, seconds: float = 0.05) -> None:
 
 def _nothing() -> None:
     pass
+
+
+def _call_all(calls: Iterable[Callable[[], None]]) -> None:
+    """Call all functions, then raise what they raised: an error that names all others."""
+    errors = []
+    for call in calls:
+        try:
+            call()
+        except Exception as error:
+            errors.append(error)
+    if len(errors) > 1:
+        raise RuntimeError("\n".join(map(str, errors))) from errors[0]
+    if errors:
+        raise errors[0]
 
 
 # How many seconds to wait before checking again whether the writer has stalled.

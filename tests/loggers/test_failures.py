@@ -109,6 +109,35 @@ def test_a_slow_back_end_is_waited_for_and_named(monkeypatch, capsys):
     )
 
 
+def test_finish_names_every_back_end_that_failed(hanging):
+    class Full(Kept):
+        def write(self, batch):
+            raise OSError("no room")
+
+    class Gone(Kept):
+        def write(self, batch):
+            raise ValueError("not there")
+
+    class HangingLogger(Logger):
+        pass
+
+    good = Kept()
+    failing = MultiLogger(Logger(Gone()), Logger(good))
+    logger = MultiLogger(HangingLogger(hanging, patience=0.3), Logger(Full()), failing)
+    state = logger.init(0)
+    logger.log(state, {"i": 0})
+    with (
+        pytest.warns(RuntimeWarning, match="no room|not there|has not returned"),
+        pytest.raises(RuntimeError) as raised,
+    ):
+        logger.finish(state)
+    lines = str(raised.value).splitlines()
+    expected = ["HangingLogger is still in", "no room", "not there"]
+    assert all(text in line for text, line in zip(expected, lines, strict=True))
+    assert values(good) == [0]
+    assert len(good.closed) == 1
+
+
 @pytest.mark.parametrize("together", [False, True])
 def test_a_back_end_that_hangs_does_not_hold_up_init(hanging, together):
     good = Kept()
