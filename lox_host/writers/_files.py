@@ -1,5 +1,6 @@
 """Text files that only grow, one per run."""
 
+import contextlib
 import itertools as it
 import json
 import os
@@ -60,20 +61,26 @@ def create_file(folder: Path, run: Run, ending: str) -> Path:
 
     The config of the run, if it has any, is written into another, `NAME.config.json`.
     """
-    stem = run.file_name
-    try:
+    with naming_folder(folder, run):
         folder.mkdir(parents=True, exist_ok=True)
-        path = _new_file(folder, stem, ending)
+        path = _new_file(folder, run.file_name, ending)
         if run.config:
             path.with_name(path.name.removesuffix(ending) + ".config.json").write_text(
                 json.dumps(to_json(dict(run.config)), indent=2, allow_nan=False)
             )
+    return path
+
+
+@contextlib.contextmanager
+def naming_folder(folder: Path, run: Run) -> Iterator[None]:
+    """Make errors of the file system say which folder was to hold which run."""
+    try:
+        yield
     except OSError as error:
         raise type(error)(
             f"Cannot write run `{run.name}` into the folder `{folder}`: {error}. "
             "Give the logger the path of a folder that can be made or written to."
         ) from error
-    return path
 
 
 def append(path: Path, text: str) -> None:

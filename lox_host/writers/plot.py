@@ -5,14 +5,16 @@ import os
 import time
 import warnings
 from collections.abc import Iterable
+from pathlib import Path
 
 from lox_host.display.live_curves import LiveCurves, key_list
 from lox_host.display.panels import Picture
-from lox_host.display.plot_outputs import Plot, PlotOutput, plot_outputs
+from lox_host.display.plot_outputs import DEFAULT, Plot, PlotOutput, plot_outputs
 from lox_host.extras import import_extra
 from lox_host.rows import Batch
 from lox_host.runs.run import Run
 from lox_host.worker_thread import current_worker
+from lox_host.writers._files import naming_folder
 
 SHARE = 0.1  # of the time that may be spent on drawing
 
@@ -49,7 +51,9 @@ class PlotWriter:
 
     def open(self, run: Run) -> None:
         if not self._outputs:
-            self._outputs = plot_outputs(self._path, show=self._show)
+            folder = Path(self._path or DEFAULT).absolute().parent
+            with naming_folder(folder, run):
+                self._outputs = plot_outputs(self._path, show=self._show)
         self._open.add(run.id)
 
     def write(self, batch: Batch) -> None:

@@ -14,7 +14,7 @@ from lox_host.rows import Batch
 from lox_host.runs.run import Run
 from lox_host.runs.run_config import flat_config
 from lox_host.writers._events import Events
-from lox_host.writers._files import candidates, check_exists
+from lox_host.writers._files import candidates, check_exists, naming_folder
 from lox_host.writers._json_values import to_json
 from lox_host.writers._media import Kind, check_kinds
 from lox_host.writers._tracker_rows import TrackerRow, tracker_rows
@@ -47,6 +47,10 @@ class TensorBoardWriter:
         self._resumed: set[int] = set()
 
     def open(self, run: Run) -> None:
+        with naming_folder(self._dir, run):
+            self._open(run)
+
+    def _open(self, run: Run) -> None:
         folder = _earlier_folder(self._dir, run) if run.resumed else None
         is_new = folder is None
         if folder is None:

@@ -23,6 +23,7 @@ from lox.loggers import (
     MultiLogger,
     PlotLogger,
     SaveLogger,
+    TensorBoardLogger,
 )
 from support.selection import thin
 from support.truth import run
@@ -273,11 +274,13 @@ def test_two_loggers_at_once(kind: Kind, tmp_path):
         assert_same(kind.read(tmp_path / side, key), kind.kept(run(loop, 2.0)[1]))
 
 
-@pytest.mark.parametrize("make", [SaveLogger, CSVLogger, JSONLogger, plot])
+@pytest.mark.parametrize(
+    "make", [SaveLogger, CSVLogger, JSONLogger, TensorBoardLogger, plot]
+)
 def test_a_path_that_cannot_be_made_raises_in_init(make, tmp_path):
     (tmp_path / "file").write_text("here first")
     logger = make(tmp_path / "file" / "inside")
     for _ in range(2):
-        with pytest.raises(OSError):
+        with pytest.raises(OSError, match="folder"):
             logger.init(jax.random.key(0), name="{seed}")
     assert (tmp_path / "file").read_text() == "here first"
