@@ -44,6 +44,13 @@ def pytest_configure_node(node):
     node.workerinput["compiled"] = jax.config.jax_compilation_cache_dir
 
 
+@pytest.fixture(autouse=True)
+def _compiles_quickly():
+    """Let no test change for the next ones how they are compiled."""
+    yield
+    assert jax.config.read("jax_disable_most_optimizations"), "Use the fixture `optimized`."
+
+
 @pytest.fixture
 def optimized():
     """Compile as users do, to ask the compiler what a program costs."""

@@ -399,6 +399,7 @@ def test_a_key_without_rows_is_nothing_to_debug(flag):
         set_flag(False)
 
 
+@pytest.mark.usefixtures("optimized")
 def test_ten_million_values_around_10_000_are_right_to_one_percent():
     """float32 has a resolution of 0.001 there, and a plain sum stops growing."""
 
@@ -415,7 +416,6 @@ def test_ten_million_values_around_10_000_are_right_to_one_percent():
         return jax.lax.scan(noise, key, None, length=10_000)[1]
 
     reduce = {name: name for name in ("mean", "std", "var", "sum", "min", "max")}
-    jax.config.update("jax_disable_most_optimizations", False)
     (low, high), logs = jax.jit(lox.spool(fun, reduce=reduce))(jax.random.key(0))
     assert abs(logs["mean"] - 1e4) < 0.01  # 1 % of the deviation
     assert abs(logs["std"] - 1) < 0.01

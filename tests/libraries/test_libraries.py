@@ -22,11 +22,9 @@ SCALE = jnp.float32(1.5)
 
 @pytest.fixture(autouse=True)
 def _as_libraries_need_it():
-    """They promote dtypes and ranks, and compile much."""
-    jax.config.update("jax_disable_most_optimizations", True)
+    """They promote dtypes and ranks."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def check(fun: Callable, *args: Any, truth: Callable | None = None, **options: Any) -> None:

@@ -29,11 +29,9 @@ Step = Callable[[Any, Any], tuple[Any, Any]]
 
 @pytest.fixture(autouse=True)
 def _as_libraries_need_it():
-    """They promote dtypes and ranks, and compile much."""
-    jax.config.update("jax_disable_most_optimizations", True)
+    """They promote dtypes and ranks."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def run(step: Step, state: Any, batches: Any) -> tuple[list[np.ndarray], Any]:
