@@ -24,7 +24,7 @@ from lox._core.handler import Forward
 from lox._core.interpreter import Interpreter
 from lox._inside.nan.search import Searched
 from lox._jax import equations
-from lox._jax.examples import marked
+from lox._jax.example_marks import marked
 
 PROGRAMS = "mlp", "transformer", "ppo"
 GOAL = "≤ 1.30"

@@ -10,7 +10,7 @@ from lox._core.log_grad import log_grad as log_grad
 from lox._core.nolog import nolog as nolog
 from lox._core.spool import spool as spool
 from lox._core.when import nonfinite as nonfinite
-from lox._jax import examples as _examples  # noqa: F401  it declares a patch
+from lox._jax import example_marks as _example_marks  # noqa: F401  it declares a patch
 from lox._jax.patches import install as _install_patches
 from lox._lazy import lazy_names as _lazy_names
 from lox._logdict.logdict import logdict as logdict

@@ -18,7 +18,7 @@ from lox._core.transform import transformed
 from lox._jax.types import PyTree
 from lox._logdict.logdict import logdict
 from lox._rows.rows import Rows
-from lox._rows.side_by_side import SideBySide, split_entry_key
+from lox._rows.several_reductions import SideBySide, split_entry_key
 from lox_host.display.values import short
 
 # What is appended are the rows that `lox.log` logs, too.
@@ -143,7 +143,7 @@ def _listed(key: str, rows: Rows) -> Rows:
 
 
 def _nested(entries: Mapping[str, PyTree]) -> dict[str, dict[str, PyTree]]:
-    # "loss\0mean" -> nested["loss"]["mean"], see `side_by_side.py`
+    # "loss\0mean" -> nested["loss"]["mean"], see `several_reductions.py`
     nested: dict[str, dict[str, PyTree]] = {}
     for key, value in entries.items():
         name, reduction = split_entry_key(key)

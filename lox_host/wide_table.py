@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lox_host.axes import batch_axis_names
+from lox_host.batch_axes import batch_axis_names
 from lox_host.rows import FlatRows
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from lox._rows.loop_carry import Buffer, shortened
 from lox._rows.merge import zero_masked_rows
 from lox._rows.reductions import ReductionLike, reduction_named
 from lox._rows.rows import Rows, Where, static
-from lox._rows.side_by_side import SideBySide, entry_key
+from lox._rows.several_reductions import SideBySide, entry_key
 from lox._rows.types import Splits
 from lox_host.frozen import frozen
 

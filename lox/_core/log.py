@@ -14,7 +14,7 @@ from lox._jax import sharding
 from lox._jax.types import AnyArray, PyTree
 from lox._logdict.logdict import logdict, record_of
 from lox._rows.reductions import Reduction, reduction_named
-from lox._rows.side_by_side import RESERVED
+from lox._rows.several_reductions import RESERVED
 
 P = ParamSpec("P")
 

@@ -17,7 +17,7 @@ from lox._jax.types import PyTree
 from lox._logdict.logdict import logdict
 from lox._rows.reductions import Reduction, ReductionLike, reduction_named
 from lox._rows.rows import Rows
-from lox._rows.side_by_side import name_entries
+from lox._rows.several_reductions import name_entries
 from lox._rows.types import P, R
 
 

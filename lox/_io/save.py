@@ -16,7 +16,7 @@ from lox._core.record import Delivery
 from lox._jax import sharding
 from lox._logdict.logdict import logdict
 from lox._rows.rows import key_data, without_keys
-from lox._runs.key_words import key_words
+from lox._runs.prng_key_words import key_words
 from lox._runs.to_blocks import (
     Impls,
     flatten_examples,

@@ -4,7 +4,7 @@ A `logdict` is a `dict` of values. Beside each value it keeps the `Rows` that th
 part of, with steps, masks and tags; `logs.rows()` puts the two together.
 
 It is a pytree, too. Its children are the values, for users who map over them, and one more
-that holds the arrays of all steps and masks, each of them once (see `sharing.py`):
+that holds the arrays of all steps and masks, each of them once (see `shared_arrays.py`):
 
     logdict({"a": x, "b": y}, step={"a": i})
 
@@ -29,7 +29,7 @@ from lox._logdict.html import repr_html
 from lox._logdict.numpy import to_numpy
 from lox._logdict.plot import plot
 from lox._logdict.serialize import deserialize, serialize
-from lox._logdict.sharing import share, unshare
+from lox._logdict.shared_arrays import share, unshare
 from lox._logdict.slicing import Slice, compact, join
 from lox._logdict.xarray import to_xarray
 from lox._rows.reduce_rows import reduce_rows

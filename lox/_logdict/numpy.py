@@ -16,7 +16,7 @@ import numpy as np
 from jax.core import Tracer
 
 from lox._rows.rows import Rows, without_keys
-from lox_host.axes import batch_axis_names
+from lox_host.batch_axes import batch_axis_names
 
 if TYPE_CHECKING:
     from lox_host.rows import FlatRows

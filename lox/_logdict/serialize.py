@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from lox._logdict.sharing import nothing_shared
+from lox._logdict.shared_arrays import nothing_shared
 from lox._rows.rows import Rows
 
 # The fields of rows that users can see. Exported programs hold these names.

@@ -41,7 +41,7 @@ from lox._jax.types import DType, PyTree
 from lox._rows.accumulator import Accumulator, Entry, empty, where_valid
 from lox._rows.rows import Rows, counted
 from lox._rows.types import Keys, Shape
-from lox_host.axes import embedding
+from lox_host.batch_axes import embedding
 
 E = TypeVar("E", Rows, Accumulator)
 FrontAxes = tuple[Shape, Shape]  # ([length],) and the batch axes

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox._jax.types import DType, PyTree
-from lox._rows.side_by_side import SideBySide
+from lox._rows.several_reductions import SideBySide
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,9 +33,9 @@ from lox._rows.reductions import Reduction
 from lox._rows.rows import without_keys
 from lox._rows.types import P, R
 from lox._runs.concrete_logs import DirectSender
-from lox._runs.key_words import key_words
 from lox._runs.logger_callbacks import FinishRuns, WriteRows
 from lox._runs.open_run import open_run
+from lox._runs.prng_key_words import key_words
 from lox._runs.run_options import run_options
 from lox._stream.callbacks import wait_for_packets
 from lox._stream.emit import emit

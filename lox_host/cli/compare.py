@@ -10,8 +10,8 @@ from lox_host.cli.errors import CLIError
 from lox_host.cli.output import print_json, screen
 from lox_host.display.columns import GAP, Column, cut, room
 from lox_host.display.text import clean, count, digits
-from lox_host.reading.fields import in_words
 from lox_host.reading.names import select_names
+from lox_host.reading.run_fields import in_words
 from lox_host.reading.runs import describe_runs, plain_number, select_meant, short_name
 from lox_host.reading.where import is_equal
 from lox_host.store import StoredRun, retry_if_stale

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lox_host.display.text import clean, duration
-from lox_host.reading.fields import in_words
+from lox_host.reading.run_fields import in_words
 from lox_host.reading.select import SelectedRun
 from lox_host.runs.run_config import flat_config
 from lox_host.store import StoredRun

@@ -6,9 +6,9 @@ from typing import Any
 from lox_host.cli.describe import describe
 from lox_host.cli.output import Screen, print_json, screen
 from lox_host.display.text import clean, count, not_finite
-from lox_host.reading.fields import field, sort_key
 from lox_host.reading.names import select_names
 from lox_host.reading.overview import chosen, grouped, health, overview
+from lox_host.reading.run_fields import field, sort_key
 from lox_host.reading.runs import describe_runs
 from lox_host.reading.select import SelectedRun, all_runs, locate, no_runs, pick
 from lox_host.reading.where import select_where

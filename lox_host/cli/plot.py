@@ -12,8 +12,8 @@ from lox_host.display.heat_map import HeatMap, add_up, draw_heat_map, drawn_of
 from lox_host.display.panels import add_legend, draw_panel, grid, label_axes, set_note
 from lox_host.display.text import clean, count
 from lox_host.extras import import_extra
-from lox_host.reading.fields import field, in_words, sort_key
 from lox_host.reading.names import find_names, matches, missing_key, wanted_names
+from lox_host.reading.run_fields import field, in_words, sort_key
 from lox_host.reading.runs import describe_runs, select_meant
 from lox_host.reading.select import SelectedRun, by_session
 from lox_host.rows import FlatRows

@@ -5,5 +5,5 @@
   and other `text`.
 - In pictures: `curves` of logs and `live_curves` of running programs, which `panels` draws
   and `plot_outputs` shows in a file, a notebook or a `plot_window`.
-- Trends and live curves keep their rows in `spans`, in bounded memory.
+- Trends and live curves keep their rows in `downsampled_lines`, in bounded memory.
 """

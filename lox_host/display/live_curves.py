@@ -6,8 +6,8 @@ import numpy as np
 
 from lox_host.display.bands import BANDS, mean
 from lox_host.display.curves import nonfinite_marks, on_common_steps
+from lox_host.display.downsampled_lines import FIELDS, Spans
 from lox_host.display.panels import Panel, Points
-from lox_host.display.spans import FIELDS, Spans
 from lox_host.display.statistics import (
     RowsByRun,
     has_logged,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lox_host.display.spans import Spans
+from lox_host.display.downsampled_lines import Spans
 from lox_host.display.text import deviation, digits, diverged, not_finite
 from lox_host.histogram import means, named_histograms
 from lox_host.rows import Block, Form

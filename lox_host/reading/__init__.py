@@ -2,8 +2,8 @@
 
 `lox.runs`, `lox.load` and the command line share this package, so that all of them take the
 same words. `find` resolves paths and globs to stores, `select` resolves words to runs, and
-`where` evaluates conditions. `fields` has what you can sort and group by, `overview` prints
-the table of runs, and `runs` puts it all together.
+`where` evaluates conditions. `run_fields` has what you can sort and group by, `overview`
+prints the table of runs, and `runs` puts it all together.
 """
 
 from lox_host.reading.find import find_stores as find_stores

@@ -16,7 +16,8 @@ import numpy as np
 
 from lox_host.display.columns import Column
 from lox_host.display.text import clean, count, deviation, digits, diverged, duration
-from lox_host.reading.fields import (
+from lox_host.reading.names import find_names
+from lox_host.reading.run_fields import (
     FIELDS,
     Getter,
     differing,
@@ -25,7 +26,6 @@ from lox_host.reading.fields import (
     sort_key,
     text_of,
 )
-from lox_host.reading.names import find_names
 from lox_host.store import StoredRun
 
 ENTRIES, VALUES = 6, 6  # as many are shown as there is room for, and no more

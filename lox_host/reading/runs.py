@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 from lox_host.display.columns import Column, fit, html_table, text_lines
 from lox_host.display.text import clean, count
 from lox_host.extras import import_extra
-from lox_host.reading.collector import paused_collector
+from lox_host.reading.garbage_collector import paused_collector
 from lox_host.reading.overview import health, overview
 from lox_host.reading.select import SelectedRun, all_runs, by_session, select_all
 from lox_host.reading.where import Where, select_where

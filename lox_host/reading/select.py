@@ -22,8 +22,8 @@ from collections.abc import Collection, Iterable, Sequence
 from lox_host.default_store import DEFAULT
 from lox_host.display.text import clean
 from lox_host.frozen import frozen
-from lox_host.reading.collector import paused_collector
 from lox_host.reading.find import HINT_FOLDERS, find_stores, stores_at, stores_below
+from lox_host.reading.garbage_collector import paused_collector
 from lox_host.reading.names import list_names, suggest
 from lox_host.runs.run import Run
 from lox_host.runs.run_id import run_name

@@ -1,8 +1,8 @@
 """Conditions on runs: `{"lr": 1e-3}`, or `'lr > 1e-3 and env == "CartPole"'`.
 
 A text is a Python expression with comparisons, `and`, `or`, `not`, `in`, numbers, texts and
-lists. lox parses it and never executes it. Names are the fields of `fields.py`, including
-`train/loss` and `optim.lr`.
+lists. lox parses it and never executes it. Names are the fields of `run_fields.py`,
+including `train/loss` and `optim.lr`.
 
 As in SQL, a comparison with a value that a run does not have is neither true nor false, and
 neither is its negation. Only runs for which the whole condition is true are selected:
@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from lox_host.reading.fields import Getter, field, is_from_device, last_value, setting
+from lox_host.reading.run_fields import Getter, field, is_from_device, last_value, setting
 from lox_host.store import StoredRun
 
 Where = Mapping[str, Any] | str

@@ -21,12 +21,15 @@ from lox_host.remote.mirror import (
     refresh_session as refresh_session,
     refresh_store as refresh_store,
 )
-from lox_host.remote.places import object_url as object_url, spool_folder as spool_folder
 from lox_host.remote.push import (
     Pushed as Pushed,
     push_others as push_others,
     spooled_urls as spooled_urls,
 )
-from lox_host.remote.removal import begin_remote as begin_remote
+from lox_host.remote.remote_paths import (
+    object_url as object_url,
+    spool_folder as spool_folder,
+)
+from lox_host.remote.remove_sessions import begin_remote as begin_remote
 from lox_host.remote.saving import save_runs as save_runs
 from lox_host.remote.uploader import Uploader as Uploader

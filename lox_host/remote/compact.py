@@ -19,7 +19,7 @@ import numpy as np
 from lox_host.remote.bucket import Bucket
 from lox_host.remote.manifest import has_last_entry, put_manifest
 from lox_host.remote.mirror import refresh_session
-from lox_host.remote.places import rows_path
+from lox_host.remote.remote_paths import rows_path
 from lox_host.store import (
     Frame,
     Part,

@@ -4,7 +4,7 @@ import fnmatch
 import re
 
 from lox_host.remote.bucket import Bucket
-from lox_host.remote.places import MARKER
+from lox_host.remote.remote_paths import MARKER
 from lox_host.store import absolute
 
 _WILDCARD = re.compile(r"[*?\[]")

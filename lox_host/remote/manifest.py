@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lox_host.remote.bucket import Bucket, Object
-from lox_host.remote.places import manifest_path
+from lox_host.remote.remote_paths import manifest_path
 from lox_host.store import decode_line
 
 # The largest manifest to decompress, in bytes, as anyone may have written it. Its lines

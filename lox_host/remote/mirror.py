@@ -33,7 +33,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from lox_host.remote.bucket import PARALLEL, Bucket, Object
 from lox_host.remote.manifest import get_manifest, has_last_line
-from lox_host.remote.places import (
+from lox_host.remote.remote_paths import (
     MANIFESTS,
     MARKER,
     mirror_folder,

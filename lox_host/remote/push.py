@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Sequence
 
 from lox_host.remote.bucket import Bucket
-from lox_host.remote.places import spool_folder, spool_root
+from lox_host.remote.remote_paths import spool_folder, spool_root
 from lox_host.remote.upload import SessionUpload
 from lox_host.remote.upload_log import UploadBusy
 from lox_host.store import absolute, has_writer, session_folders, url_of

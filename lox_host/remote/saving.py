@@ -16,8 +16,8 @@ import time
 from collections.abc import Sequence
 
 from lox_host.remote.bucket import Bucket
-from lox_host.remote.places import MARKER, spool_folder
-from lox_host.remote.removal import LIVE, begin_remote, remove_remote
+from lox_host.remote.remote_paths import MARKER, spool_folder
+from lox_host.remote.remove_sessions import LIVE, begin_remote, remove_remote
 from lox_host.remote.upload import SessionUpload
 from lox_host.rows import Block
 from lox_host.runs.run import Run

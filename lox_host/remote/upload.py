@@ -24,7 +24,7 @@ from collections import deque
 
 from lox_host.remote.bucket import Bucket
 from lox_host.remote.manifest import is_over, put_manifest
-from lox_host.remote.places import MARKER, rows_path, runs_path
+from lox_host.remote.remote_paths import MARKER, rows_path, runs_path
 from lox_host.remote.run_table import encode_runs
 from lox_host.remote.upload_log import UploadLog, UploadPlan
 from lox_host.store import (

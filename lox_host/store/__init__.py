@@ -82,11 +82,14 @@ from lox_host.store.format.parquet import (
     pyarrow as pyarrow,
     read_lines as read_lines,
 )
-from lox_host.store.grid import StackedRows as StackedRows, read_stacked as read_stacked
 from lox_host.store.key_rows import (
     KeyRows as KeyRows,
     pad as pad,
     read_key_rows as read_key_rows,
+)
+from lox_host.store.read_grid import (
+    StackedRows as StackedRows,
+    read_stacked as read_stacked,
 )
 from lox_host.store.reader import (
     Reader as Reader,

@@ -28,8 +28,8 @@ from typing import Any
 
 from lox_host.runs.run import Run
 from lox_host.store.format import journal
-from lox_host.store.format.content import read_session_line, read_time, runs_of
 from lox_host.store.format.journal import Entry
+from lox_host.store.format.journal_content import read_session_line, read_time, runs_of
 from lox_host.store.format.layout import bad_fields, check, is_count
 
 # The beginning of a line after its checksum: its number and its kind.

@@ -29,11 +29,11 @@ from lox_host.store.address import url_of
 from lox_host.store.ended_session import EndedSession, read_ended
 from lox_host.store.folder import Path, sessions_of, warn_of_store
 from lox_host.store.format import journal
-from lox_host.store.format.content import Content, read_content
 from lox_host.store.format.files import read_file
 from lox_host.store.format.frame_reader import FrameReader, StaleSession
 from lox_host.store.format.frames import Frame
 from lox_host.store.format.journal import Entry, read_journal, warn_of_problems
+from lox_host.store.format.journal_content import Content, read_content
 from lox_host.store.format.layout import ROW, Layout
 from lox_host.store.history import History, Limits, Links, first_steps, link_sessions
 

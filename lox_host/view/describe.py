@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from lox_host.view.data.session import ViewRun, ViewSession
-from lox_host.view.groups import is_number
 from lox_host.view.panel_rows import Json
+from lox_host.view.run_groups import is_number
 from lox_host.view.summary import is_better_low
 
 

@@ -20,8 +20,8 @@ from lox_host.view.aggregate import (
     smoothed,
 )
 from lox_host.view.data.series import Part
-from lox_host.view.elements import as_elements
-from lox_host.view.groups import Group
+from lox_host.view.element_lines import as_elements
+from lox_host.view.run_groups import Group
 
 Json = dict[str, Any]
 

@@ -15,8 +15,8 @@ from lox_host.reading import select_where
 from lox_host.store import StoredRun
 from lox_host.view.data.catalog import Catalog
 from lox_host.view.data.columns import ROWS, TIME
-from lox_host.view.groups import Group, group_runs, is_number
 from lox_host.view.panel_rows import Json
+from lox_host.view.run_groups import Group, group_runs, is_number
 from lox_host.view.summary import Summary, summarize
 
 FIELDS = ("sessions", "where", "brush", "picks")

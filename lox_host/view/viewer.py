@@ -27,9 +27,9 @@ from lox_host.view.describe import (
     in_sections,
     suggest_group,
 )
-from lox_host.view.groups import Group
 from lox_host.view.panel import draw_panel, nearest_run, number
 from lox_host.view.panel_rows import Json, PanelOptions, PanelRows
+from lox_host.view.run_groups import Group
 from lox_host.view.run_page import describe_run, media_rows
 from lox_host.view.selection import FIELDS, Selection
 

@@ -13,10 +13,10 @@ from typing import Any
 from lox_host.rows import Batch
 from lox_host.runs.run import Run
 from lox_host.runs.run_config import flat_config
-from lox_host.writers._events import Events
 from lox_host.writers._files import candidates, check_exists, naming_folder
 from lox_host.writers._json_values import to_json
 from lox_host.writers._media import Kind, check_kinds
+from lox_host.writers._tensorboard_events import Events
 from lox_host.writers._tracker_rows import TrackerRow, tracker_rows
 
 # What is known of a run, in its folder.

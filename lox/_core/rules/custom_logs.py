@@ -38,7 +38,7 @@ from lox._jax.types import AnyArray, Program, PyTree
 from lox._rows.accumulator import Entry
 from lox._rows.collected import Collected, Threaded, signature
 from lox._rows.rows import Rows
-from lox._rows.side_by_side import split_entry_key
+from lox._rows.several_reductions import split_entry_key
 
 # The keys that a function logs and its rule does not.
 Gaps = frozenset[str]

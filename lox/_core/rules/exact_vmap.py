@@ -34,13 +34,13 @@ from lox._core import context as _context
 from lox._core.analysis import holds_writes, may_hold_records, written_from
 from lox._core.handler import Strip
 from lox._core.interpreter import Interpreter
-from lox._core.mark_taken import MarkTaken
 from lox._core.mask import Mask
 from lox._core.record import holds_records
 from lox._core.rules.registry import rule_for
 from lox._core.staging import carry_predicate, split, stage, stage_once
+from lox._core.taken_branches import MarkTaken
 from lox._jax import patches, tracing
-from lox._jax.examples import is_marking
+from lox._jax.example_marks import is_marking
 from lox._jax.extend import ClosedJaxpr, JaxprEqn, jaxpr_as_fun
 from lox._jax.types import AnyArray, AxisData, Params
 from lox._rows.collected import Collected

@@ -17,7 +17,7 @@ from lox._inside.nan.find_region import Births
 from lox._inside.nan.report import NanReport
 from lox._inside.nan.search import Search, Searched
 from lox._jax import equations
-from lox._jax.examples import marked
+from lox._jax.example_marks import marked
 from lox._jax.extend import ClosedJaxpr
 from lox._jax.types import PyTree
 from lox._rows.types import P

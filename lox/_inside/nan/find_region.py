@@ -20,8 +20,7 @@ import jax.numpy as jnp
 
 from lox._core.log import relog
 from lox._core.record import Delivery, Record
-from lox._inside.nan.lines import is_ignored
-from lox._inside.nan.look import (
+from lox._inside.nan.look_at_values import (
     INFINITE,
     NAN,
     LookAtValues,
@@ -32,6 +31,7 @@ from lox._inside.nan.look import (
     may_be_bad,
 )
 from lox._inside.nan.program_map import EqnPath, ProgramMap, is_float
+from lox._inside.nan.source_lines import is_ignored
 from lox._jax.extend import Jaxpr, JaxprEqn, Var
 from lox._jax.types import AnyArray, Atom, Code, Params
 from lox._rows.collected import Collected

@@ -30,9 +30,9 @@ import jax.numpy as jnp
 from lox._core.record import holds_records
 from lox._core.rules.registry import rules
 from lox._core.staging import carry_predicate
-from lox._inside.nan.masks import Masks, counts_alike, find_masks
+from lox._inside.nan.counted_examples import Masks, counts_alike, find_masks
 from lox._jax import equations, tracing
-from lox._jax.examples import EXAMPLE, TAKEN
+from lox._jax.example_marks import EXAMPLE, TAKEN
 from lox._jax.extend import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from lox._jax.types import AnyArray, Atom
 

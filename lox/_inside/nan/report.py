@@ -7,8 +7,8 @@ from typing import Any, SupportsInt
 import numpy as np
 from jax.typing import ArrayLike
 
-from lox._inside.nan.lines import Line
 from lox._inside.nan.program_map import ELEMENTWISE
+from lox._inside.nan.source_lines import Line
 from lox._jax import equations, tracing
 from lox._jax.extend import JaxprEqn
 

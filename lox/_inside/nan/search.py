@@ -1,6 +1,6 @@
 """The search behind `find_nan`: three runs of a program, each closer to the NaN.
 
-A program runs up to three times, with three handlers (see `look.py`):
+A program runs up to three times, with three handlers (see `look_at_values.py`):
 
     1. FindRegion      the whole program, nearly at full speed: in which iteration of which
                        loop does a NaN appear first?
@@ -24,15 +24,15 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from lox._core.interpreter import Interpreter
-from lox._inside.nan.births import EqnPlace, Flags
+from lox._inside.nan.example_axes import example_axes
+from lox._inside.nan.find_equation import EqnPlace, Flags
 from lox._inside.nan.find_region import Births, FindRegion
-from lox._inside.nan.lines import is_library, lines_of, phase_of, scope_of
-from lox._inside.nan.look import INFINITE, NAN, LookAtValues, Moment, State, flag
-from lox._inside.nan.look_closer import KeepValues, LookAtRegion
-from lox._inside.nan.marks import example_axes
-from lox._inside.nan.origin import OriginSearch
+from lox._inside.nan.infinity_origin import OriginSearch
+from lox._inside.nan.look_at_iteration import KeepValues, LookAtRegion
+from lox._inside.nan.look_at_values import INFINITE, NAN, LookAtValues, Moment, State, flag
 from lox._inside.nan.program_map import EqnPath, ProgramMap, is_float
 from lox._inside.nan.report import Index, Loop, NanReport, find_culprit, is_inexact
+from lox._inside.nan.source_lines import is_library, lines_of, phase_of, scope_of
 from lox._jax import equations, sharding, tracing
 from lox._jax.extend import ClosedJaxpr, JaxprEqn, Literal
 from lox._jax.types import Atom

@@ -42,7 +42,7 @@ from lox._core.log import relog
 from lox._core.log_grad import bind_grad
 from lox._core.record import Record, log_effect
 from lox._inside.watching.options import WatchOptions
-from lox._inside.watching.places import (
+from lox._inside.watching.watchable_places import (
     NOWHERE,
     Place,
     ScopesAround,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from lox._core.log import check_values, names_in
 from lox._inside.stats import STATISTICS, described
-from lox._inside.watching.places import Selection
+from lox._inside.watching.watchable_places import Selection
 from lox._jax.extend import JaxprEqn
 from lox._jax.types import PyTree
 

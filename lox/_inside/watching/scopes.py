@@ -18,7 +18,7 @@ from lox._core.staging import trace
 from lox._inside.watching.handler import WatchInside
 from lox._inside.watching.module_scopes import open_module_scopes
 from lox._inside.watching.options import WatchOptions
-from lox._inside.watching.places import (
+from lox._inside.watching.watchable_places import (
     EVERYTHING,
     NOWHERE,
     ScopeEntry,

@@ -3,7 +3,7 @@
     trace the function           modules of nnx open scopes (`module_scopes.py`), and what
                                  is differentiated inside is watched
                                  (`lox._core.derivative_hook`)
-    find the scopes              by the name scopes of equations (`places.py`)
+    find the scopes              by the name scopes of equations (`watchable_places.py`)
     evaluate it again            with a handler that logs (`handler.py`)
 
 The result is a program with records like those of `lox.log`, for the transformations
@@ -25,7 +25,7 @@ from lox._core.transform import transformed
 from lox._inside.watching.handler import Watch, WatchInside
 from lox._inside.watching.module_scopes import open_module_scopes
 from lox._inside.watching.options import Statistic, WatchOptions
-from lox._inside.watching.places import (
+from lox._inside.watching.watchable_places import (
     NOWHERE,
     Selection,
     holds_entries,

@@ -23,11 +23,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from lox_host.store.format.arrow_message import record_batch
+from lox_host.store.format.column_pattern import Pattern
 from lox_host.store.format.dtypes import dtype_named, from_stored, to_stored
 from lox_host.store.format.journal import DATA_FILE, SEGMENT_FILE
 from lox_host.store.format.layout import Column, Layout, bad_fields, check, is_count
 from lox_host.store.format.lz4 import compress
-from lox_host.store.format.pattern import Pattern
 
 # Columns of fewer rows are stored as they are, without looking for a pattern.
 FEW = 512

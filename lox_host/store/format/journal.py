@@ -14,7 +14,7 @@ killed has written all of a flush or nothing. The numbers show a reader which li
 missing or repeated.
 
 Readers ignore fields that they do not know. In the second format, no column of a frame has
-a pattern (see `pattern.py`). The lines of the first format had no numbers,
+a pattern (see `column_pattern.py`). The lines of the first format had no numbers,
 no `session`, and in place of a `flush` a line for each layout and frame:
 
     90b1d2f7 {"group":0,"layout":{"columns":[...],...}}

@@ -18,7 +18,7 @@ import struct
 
 import numpy as np
 
-from lox_host.store.format.pattern import Pattern
+from lox_host.store.format.column_pattern import Pattern
 
 # The mark, the version with independent blocks, blocks of 4 MB, and the checksum of these.
 _HEADER = b"\x04\x22\x4d\x18\x60\x70\x73"

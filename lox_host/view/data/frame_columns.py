@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from lox_host.store import RUN, Frame, FrameReader
-from lox_host.view.data.growing import GrowingArray, SharedColumn
+from lox_host.view.data.growing_arrays import GrowingArray, SharedColumn
 from lox_host.view.data.series import float_type, follows, tile_of
 
 

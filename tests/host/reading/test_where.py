@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from lox_host.reading.fields import in_words
+from lox_host.reading.run_fields import in_words
 from lox_host.reading.where import select_where
 from lox_host.store import StoredRun
 

@@ -8,7 +8,7 @@ import pytest
 import lox
 from lox.loggers import Batch, Block, Form, Run
 from lox_host.store import open_store, read_key_rows, read_stacked
-from lox_host.store.grid import Grid
+from lox_host.store.read_grid import Grid
 from lox_host.writers.save import SaveWriter
 
 

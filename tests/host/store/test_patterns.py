@@ -11,10 +11,10 @@ import pytest
 import lox
 from lox.loggers import Batch, Block, Form, Run
 from lox_host.store import open_store
+from lox_host.store.format.column_pattern import Pattern
 from lox_host.store.format.frames import Encoder, Frame
 from lox_host.store.format.layout import Layout, flatten
 from lox_host.store.format.lz4 import compress
-from lox_host.store.format.pattern import Pattern
 from lox_host.store.run_statistics import lost_rows
 from lox_host.writers.save import SaveWriter
 

@@ -5,10 +5,10 @@ import pytest
 
 from lox_host.display.bands import iqm, quantile
 from lox_host.view.aggregate import aggregate, extreme_rows, smoothed
-from lox_host.view.data.growing import SharedColumn
+from lox_host.view.data.growing_arrays import SharedColumn
 from lox_host.view.data.series import Part, follows, make_parts, tile_of
 from lox_host.view.density import blocks, density, envelope, lines, marks, value_range
-from lox_host.view.groups import group_runs
+from lox_host.view.run_groups import group_runs
 from lox_host.view.summary import summarize
 
 rng = np.random.default_rng(0)

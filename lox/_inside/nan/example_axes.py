@@ -1,8 +1,8 @@
 """Find the axes of a value that hold the examples of the `vmap`s around it.
 
-`lox._jax.examples` marks these axes while JAX batches a function. But the derivative of an
-operation is made of several others, which JAX adds later. These have no marks, or only
-those of the `vmap`s outside of the derivative:
+`lox._jax.example_marks` marks these axes while JAX batches a function. But the derivative
+of an operation is made of several others, which JAX adds later. These have no marks, or
+only those of the `vmap`s outside of the derivative:
 
     y = sqrt x
     y' = lox_example[axis=0] y
@@ -21,7 +21,7 @@ from jax.core import ShapedArray
 
 from lox._inside.nan.program_map import CALLS, ELEMENTWISE, EqnPath, ProgramMap
 from lox._jax import equations
-from lox._jax.examples import EXAMPLE
+from lox._jax.example_marks import EXAMPLE
 from lox._jax.extend import Jaxpr, JaxprEqn, Literal, Var
 from lox._jax.types import Atom
 

@@ -23,7 +23,7 @@ from jax.core import ShapedArray
 
 from lox._core.handler import Handler
 from lox._core.record import RECORD_EFFECTS, Record
-from lox._inside.nan.masks import widened
+from lox._inside.nan.counted_examples import widened
 from lox._inside.nan.program_map import LOOPS, REGIONS, EqnPath, ProgramMap, is_float
 from lox._jax import equations, sharding
 from lox._jax.extend import Jaxpr, JaxprEqn, Literal, Var

@@ -22,8 +22,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from lox._core.staging import split
-from lox._inside.nan.births import EqnPlace, Flags
-from lox._inside.nan.look import INFINITE, Moment
+from lox._inside.nan.find_equation import EqnPlace, Flags
+from lox._inside.nan.look_at_values import INFINITE, Moment
 from lox._inside.nan.program_map import CALLS, ELEMENTWISE, LOOPS, EqnPath, ProgramMap
 from lox._jax import equations
 from lox._jax.extend import Jaxpr, JaxprEqn, Literal

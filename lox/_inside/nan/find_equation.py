@@ -8,7 +8,7 @@ A NaN *appears* in an equation whose output holds a NaN while none of its inputs
 
 It often comes from an infinity, which is no mistake by itself. A mask of minus infinity is
 common, and so is `exp` of a large number in a denominator. So an infinity counts only if it
-becomes a NaN. `origin.py` finds where the infinity came from.
+becomes a NaN. `infinity_origin.py` finds where the infinity came from.
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ import dataclasses
 import numpy as np
 
 from lox._inside.nan.find_region import Births
-from lox._inside.nan.look import NAN, Moment
-from lox._inside.nan.look_closer import Slots
+from lox._inside.nan.look_at_iteration import Slots
+from lox._inside.nan.look_at_values import NAN, Moment
 from lox._inside.nan.program_map import EqnPath, ProgramMap
 
 EqnPlace = tuple[EqnPath, int]

@@ -1,7 +1,7 @@
 """Find out for which examples the values of a program count.
 
-Under `vmap`, a `cond` runs all branches for all examples. `lox._jax.examples` marks what
-they compute with the examples that take the branch:
+Under `vmap`, a `cond` runs all branches for all examples. `lox._jax.example_marks` marks
+what they compute with the examples that take the branch:
 
     p = eq index 1                      bool[8]
     y = log x                           float32[8, 3]      counts where p is true
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from lox._jax import equations
-from lox._jax.examples import EXAMPLE, TAKEN
+from lox._jax.example_marks import EXAMPLE, TAKEN
 from lox._jax.extend import Jaxpr, JaxprEqn, Var
 
 

@@ -17,7 +17,7 @@ from lox._core.analysis import last_uses
 from lox._core.mask import Mask
 from lox._core.rules.registry import rule_of
 from lox._jax import equations
-from lox._jax.examples import mark_taken
+from lox._jax.example_marks import mark_taken
 from lox._jax.extend import Jaxpr, JaxprEqn, Var
 from lox_host.frozen import frozen
 

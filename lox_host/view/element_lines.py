@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lox_host.view.data.series import Part
-from lox_host.view.groups import Group
+from lox_host.view.run_groups import Group
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@ import time
 
 from lox_host.remote.bucket import Bucket
 from lox_host.remote.manifest import is_over
-from lox_host.remote.places import (
+from lox_host.remote.remote_paths import (
     MANIFESTS,
     MARKER,
     manifest_path,

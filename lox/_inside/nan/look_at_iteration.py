@@ -20,7 +20,15 @@ import jax
 import jax.numpy as jnp
 
 from lox._core.record import Delivery, Record
-from lox._inside.nan.look import LookAtValues, Moment, Read, State, flag, floats, may_be_bad
+from lox._inside.nan.look_at_values import (
+    LookAtValues,
+    Moment,
+    Read,
+    State,
+    flag,
+    floats,
+    may_be_bad,
+)
 from lox._inside.nan.program_map import EqnPath, ProgramMap
 from lox._jax import equations
 from lox._jax.extend import Jaxpr, JaxprEqn, Literal, Var
