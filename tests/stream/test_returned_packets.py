@@ -184,7 +184,8 @@ def test_a_logger_that_is_to_raise_stops_the_loop():
         flush = close = lambda self, *run: None
 
     logger = lox.loggers.Logger(Broken(), on_error="raise", every=0.0)
-    tapped = logger.tap(jax.jit(twice_as_much), logger.init(0))
+    state = logger.init(0)
+    tapped = logger.tap(jax.jit(twice_as_much), state)
 
     def loop():
         for _ in range(1000):
@@ -193,6 +194,8 @@ def test_a_logger_that_is_to_raise_stops_the_loop():
 
     with pytest.warns(RuntimeWarning, match="no room"), pytest.raises(RuntimeError):
         loop()
+    with pytest.raises(RuntimeError, match="no room"):
+        logger.finish(state)
 
 
 def test_barrier_waits_for_those_of_steps_that_callbacks_call():
