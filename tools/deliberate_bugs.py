@@ -43,6 +43,7 @@ REDUCTIONS = "tests/laws/test_reductions.py"
 COTANGENTS = "tests/laws/test_cotangents.py"
 COST = "tests/laws/test_compiled_cost.py"
 WHILES = "tests/core/test_while_loops.py"
+COUNTS = "tests/core/test_exact_counts.py"
 TAP = "tests/stream/test_tap.py"
 LOGDICT = "tests/logdict"
 STORE = "tests/host/store tests/io/test_save_and_load.py"
@@ -89,13 +90,6 @@ BUGS = [
         "lox/_core/mask.py",
         "record.valid & wide",
         "record.valid | wide",
-        LAWS,
-    ),
-    Bug(
-        "a record in a nested vmapped `cond` has the path from inside to outside",
-        "lox/_core/mask.py",
-        "path=(*record.path, branch)",
-        "path=(branch, *record.path)",
         LAWS,
     ),
     Bug(
@@ -155,6 +149,13 @@ BUGS = [
         "[_fold(keys, group, depth) for group in groups]",
         "[_fold(keys, group, depth) for group in reversed(groups)]",
         LAWS,
+    ),
+    Bug(
+        "branches inside the branches of a vmapped `cond` have rows of their own",
+        "lox/_rows/merge.py",
+        "return -conds[branch.cond]",
+        "return conds[branch.cond]",
+        COUNTS,
     ),
     Bug(
         "a key that not all branches log has no mask",

@@ -82,6 +82,29 @@ def test_branches_of_a_vmapped_switch_share_rows():
     assert rows == [[-1, 1, -2], [-2, 4, 6, -4], [-3, -6]]
 
 
+def test_branches_inside_branches_of_a_vmapped_cond_share_rows():
+    def f(x):
+        def ten_times():
+            lox.log({"a": 10 * x})
+
+        def last():
+            lox.log({"a": x})
+            lax.cond(x > 2, ten_times, lambda: None)
+
+        def first():
+            lax.cond(x < -2, ten_times, lambda: None)
+            lox.log({"a": x})
+
+        lax.cond(x > 0, last, first)
+
+    x = jnp.array([1.0, 3.0, -1.0, -3.0])
+    _, logs = lox.spool(jax.vmap(f))(x)
+
+    assert logs["a"].shape == (2, 4)
+    rows = [logs["a"][:, i][logs.valid["a"][:, i]].tolist() for i in range(4)]
+    assert rows == [[1], [3, 30], [-1], [-30, -3]]
+
+
 def test_nested_branches_under_one_vmap_and_under_two():
     def f(x, y):
         def inner(y):
