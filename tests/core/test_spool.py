@@ -608,6 +608,41 @@ def test_a_backward_rule_may_run_a_program_that_was_traced_in_the_forward_pass()
     assert [float(logs["x"]) for logs in around] == [1, 2] * 2
 
 
+@pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["plain", "jit"])
+@pytest.mark.parametrize(
+    ("inner", "heard"),
+    [
+        (lambda f: lambda x: lox.spool(f)(x)[0], ["cotangent"]),
+        (lambda f: lox.tap(f, lambda logs: None), ["x", "cotangent"]),
+    ],
+    ids=["spool", "tap"],
+)
+def test_what_a_backward_rule_logs_is_heard_around_the_derivative(inner, heard, jit):
+    """The transformation inside has ended when the rule runs."""
+
+    @jax.custom_vjp
+    def sine(x):
+        lox.log({"x": x})
+        return jnp.sin(x)
+
+    def backward(x, cotangent):
+        lox.log({"cotangent": cotangent})
+        return (cotangent * jnp.cos(x),)
+
+    sine.defvjp(lambda x: (sine(x), x), backward)
+
+    def three_times(x):
+        return jax.lax.scan(lambda x, _: (jit(sine)(x), None), x, None, length=3)[0]
+
+    for _ in range(2):
+        _, logs = lox.spool(jax.grad(inner(three_times)))(0.5)
+        xs = np.array([0.5, np.sin(0.5), np.sin(np.sin(0.5))])
+        rows = {"x": xs, "cotangent": [1, np.cos(xs[2]), np.cos(xs[2]) * np.cos(xs[1])]}
+        assert list(logs) == heard
+        for key in heard:
+            np.testing.assert_allclose(logs[key], rows[key], rtol=1e-6)
+
+
 def test_second_derivatives_of_a_custom_vjp_in_a_loop_that_logs_a_constant():
     @jax.custom_vjp
     def shifted(v):
