@@ -3,7 +3,8 @@
 A callback runs some time after the program logged, on another thread. If it raises, the
 error reaches the program at one of two places, and only once:
 
-- at its next host call: what `unreported` returns is raised there, to stop it;
+- at its next host call, or where Python calls it again: what `unreported` returns is raised
+  there, to stop it;
 - where the program waits for its callbacks: `collect` returns it to `lox.barrier`.
 
 In between, the callback is not called for records that the program has already logged.

@@ -7,7 +7,8 @@
 
 So a callback may use JAX, sleep or log. The queue is bounded: if callbacks are too slow,
 the program waits. If a callback raises, the next host call of its listener stops the
-program, or else the next wait (`barrier`, or the end of a tapped function) raises.
+program. If there is none, the next call of its jitted function raises, or the next wait
+(`barrier`, or the end of a tapped function).
 """
 
 import collections
@@ -67,9 +68,13 @@ def call_soon(
         raise RuntimeError(f"{listener} has not returned, and the process is ending.")
     if packet.layout.stoppable and (failure := _failures.unreported(listener)):
         # Skip what is already queued for the listener, but nothing that comes after.
-        callback_thread.submit(lambda: _failures.unmute(listener))
+        _unmute_later(listener)
         raise failure.report()
     callback_thread.submit(lambda: _call(listener, callback, packet), packet.nbytes)
+
+
+def _unmute_later(listener: Hashable) -> None:
+    callback_thread.submit(lambda: _failures.unmute(listener))
 
 
 def stop_program(listener: Hashable, packet: Packet, error: Exception) -> None:
@@ -129,6 +134,21 @@ def awaited(fun: Callable, listener: Hashable = None) -> Callable:
         return out
 
     return waiting
+
+
+def stopped(fun: Callable, listener: Hashable) -> Callable:
+    """Make a function raise before it runs if an earlier callback has failed."""
+
+    @ft.wraps(fun)
+    def stopping(*args, **kwargs):
+        failure = _failures.unreported(listener)
+        if failure and tracing.staged_program() is None:
+            # Skip what earlier calls have logged, but nothing that comes after.
+            deliver_later(lambda: _unmute_later(listener), 0)
+            raise failure.report()
+        return fun(*args, **kwargs)
+
+    return stopping
 
 
 def deliver_later(wait_and_deliver: Callable[[], None], nbytes: int) -> None:

@@ -48,14 +48,13 @@ class Returned:
     layout: Layout = static()
     callback: Callable[[Packet], None] = static()
 
-    def deliver(self) -> None:
-        """Wait for the packet, and call the callback with it."""
+    def deliver_when_ready(self) -> None:
+        """Let another thread wait for the packet and call the callback with it."""
+        deliver_later(self._deliver, self.layout.nbytes)
+
+    def _deliver(self) -> None:
         arrays = [np.asarray(array) for array in self.arrays]
         self.callback(Packet(arrays, self.layout))
-
-    def deliver_when_ready(self) -> None:
-        """Let another thread do this, in the order of calls."""
-        deliver_later(self.deliver, self.layout.nbytes)
 
 
 def can_return_records(traced: Traced) -> bool:
@@ -87,8 +86,6 @@ def return_records(
     run: AnyArray,
     callback: Callable[[Packet], None],
     traced: Traced,
-    *,
-    stoppable: bool,
 ) -> tuple[PyTree, list[Returned]]:
     """Evaluate a program, and return its output and what it has logged.
 
@@ -97,7 +94,6 @@ def return_records(
         run: The number of the run that they belong to, if any.
         callback: What takes the packet.
         traced: The program.
-        stoppable: Whether the program stops if the callback raises.
     """
     # Each key has one row, which every interval keeps. Nothing around could listen.
     collect = dataclasses.replace(collect.quiet(), keep=False, interval=None)
@@ -110,5 +106,6 @@ def return_records(
     leaves, form = jax.tree.flatten(jax.tree.map(key_data, tuple(deliveries)))
     leaves = [jax.numpy.asarray(leaf) for leaf in leaves]
     groups = by_width(leaves)
-    layout = Layout.of(form, leaves, groups, stoppable=stoppable)
+    # The program has ended by the time the callback is called.
+    layout = Layout.of(form, leaves, groups, stoppable=False)
     return traced.output(outs), [Returned(pack(leaves, groups), layout, callback)]

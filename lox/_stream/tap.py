@@ -20,7 +20,7 @@ from lox._jax import equations, tracing
 from lox._jax.types import AnyArray, Program, PyTree
 from lox._logdict.logdict import logdict
 from lox._rows.types import P, R
-from lox._stream.callbacks import awaited, call_soon, start_callbacks
+from lox._stream.callbacks import awaited, call_soon, start_callbacks, stopped
 from lox._stream.decode import unpacked
 from lox._stream.default_print import print_logs
 from lox._stream.handler import Tap
@@ -47,8 +47,10 @@ def tap(
 
     For each record, in the order of execution, the callback gets a `logdict` with NumPy
     arrays. It runs on a separate thread, so it may use JAX, sleep or log. If it is too
-    slow, the program waits. If you call the tapped function outside `jit`, it returns
-    once all of its callbacks have returned. Otherwise, use `lox.barrier` to wait for them.
+    slow, the program waits. A tapped function returns once all of its callbacks have
+    returned. A jitted function returns at once, as always in JAX, whether you write
+    `jax.jit(lox.tap(f))` or `lox.tap(jax.jit(f))`: use `lox.barrier` to wait for its
+    callbacks.
 
     All logs are also passed on to the next transformation outwards, but lox no longer
     prints them.
@@ -104,8 +106,9 @@ def tap(
     watch_signals()
     listener = Listener(_identified(callback), prefix, process)
     check_when("lox.tap", when)
-    tapping = tapped(fun, listener, argnames, tags, interval, batch, when=when, waits=True)
-    return awaited(tapping, listener)
+    tapping = tapped(fun, listener, argnames, tags, interval, batch, when=when)
+    around = stopped if isinstance(fun, equations.Jitted) else awaited
+    return around(tapping, listener)
 
 
 class Listens(Protocol):
@@ -127,8 +130,6 @@ def tapped(
     batch: int | None,
     run: AnyArray = None,
     when: Condition | None = None,
-    *,
-    waits: bool = False,
 ) -> Callable:
     """Return `fun` with its logs sent to the listener, together with their run.
 
@@ -141,7 +142,6 @@ def tapped(
         batch: How many rows of a key to send together.
         run: The number of the run, if there is one.
         when: The condition for a record to be sent.
-        waits: Whether a call without `jit` returns only when everything is delivered.
     """
     check_positive(interval=interval, batch=batch)
     # Rows are always sent as they are, whatever reduction the calls of `log` ask for.
@@ -157,8 +157,9 @@ def tapped(
     by_host_calls = ft.partial(transformed, fun, ft.partial(_tap, *options), options, run)
     if not isinstance(fun, equations.Jitted):
         return by_host_calls()
-    options = waits, *options
-    returning = transformed(fun, ft.partial(_tap_returning, *options), options, run)
+    returning = transformed(
+        fun, ft.partial(_tap_returning, *options), (Returned, *options), run
+    )
 
     @ft.wraps(fun)
     def tapped_call(*args: PyTree, **kwargs: PyTree) -> PyTree:
@@ -166,7 +167,7 @@ def tapped(
             return by_host_calls()(*args, **kwargs)
         out, packets = returning(*args, **kwargs)
         for packet in packets:
-            packet.deliver() if waits else packet.deliver_when_ready()
+            packet.deliver_when_ready()
         return out
 
     return tapped_call
@@ -187,7 +188,6 @@ def _tap(
 
 
 def _tap_returning(
-    waits: bool,
     collect: Collect,
     listener: Listens,
     batch: int | None,
@@ -201,7 +201,7 @@ def _tap_returning(
     if not can_return_records(traced):
         return _with_host_calls(collect, listener, batch, run, traced), []
     callback = listener.configured(traced.jaxpr, collect.interval)
-    return return_records(collect, run, callback, traced, stoppable=waits)
+    return return_records(collect, run, callback, traced)
 
 
 def _with_host_calls(

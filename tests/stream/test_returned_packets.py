@@ -3,6 +3,7 @@
 import functools as ft
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -67,6 +68,7 @@ def test_a_condition_and_a_prefix():
     )
     for i in range(5):
         tapped(float(i))
+    lox.barrier()
     assert heard == [{"p/x": 3.0}, {"p/x": 4.0}]
 
 
@@ -132,6 +134,7 @@ def test_donated_and_static_arguments_and_several_threads():
         state = jnp.full(3, start)
         for _ in range(20):
             state = tapped(state, 2, scale=5)
+        lox.barrier()
         return heard
 
     with ThreadPoolExecutor(4) as pool:
@@ -144,9 +147,36 @@ def test_a_callback_that_raises_stops_the_loop():
         raise ValueError("enough")
 
     tapped = lox.tap(jax.jit(twice_as_much), fail)
+
+    def loop():
+        for _ in range(1000):
+            tapped(1.0)
+            time.sleep(0.01)
+
+    with pytest.raises(RuntimeError, match=r"callback of `lox\.tap` raised .*: enough"):
+        loop()
+    lox.barrier()  # It has been raised once.
+
+
+def test_a_callback_that_fails_misses_what_was_logged_before_and_nothing_after():
+    heard, may_fail = [], threading.Event()
+
+    def fail_once(logs):
+        heard.append(float(logs["x"]))
+        if heard == [0]:
+            may_fail.wait(10)
+            raise ValueError("enough")
+
+    tapped = lox.tap(jax.jit(twice_as_much), fail_once)
+    for i in range(3):
+        tapped(float(i))
+    may_fail.set()
     with pytest.raises(RuntimeError, match="enough"):
-        tapped(1.0)
+        lox.barrier()
+    tapped(3.0)
+    tapped(4.0)
     lox.barrier()
+    assert heard == [0, 3, 4]
 
 
 def twice_as_much(x):

@@ -691,13 +691,33 @@ def test_it_returns_after_its_callbacks_unless_jitted():
 
     for call in (
         lambda: lox.tap(counting(5), slow)(0),
-        lambda: lox.tap(jax.jit(counting(5)), slow)(0),
         lambda: jax.vmap(lox.tap(counting(5), slow))(jnp.zeros(2)),
         lambda: jax.grad(lambda x: lox.tap(counting(5), slow)(x)[0])(0.0),
     ):
         found = []
         call()
         assert len(found) == 5
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [lambda f, hear: lox.tap(jax.jit(f), hear), lambda f, hear: jax.jit(lox.tap(f, hear))],
+    ids=["tap of jit", "jit of tap"],
+)
+@pytest.mark.parametrize("fun", [counting(5), lambda x: logged("x", x)])
+def test_a_jitted_function_returns_before_its_callbacks(fun, transform):
+    may_continue, found = threading.Event(), []
+
+    def slow(logs):
+        may_continue.wait(10)
+        found.append(logs)
+
+    out = transform(fun, slow)(0)
+    jax.block_until_ready(out)
+    assert found == []
+    may_continue.set()
+    lox.barrier()
+    assert found
 
 
 def test_callbacks_may_use_jax_sleep_and_log(capsys):
@@ -1093,6 +1113,7 @@ def test_callbacks_are_told_apart(kind):
     for _ in range(2):
         lox.tap(fun, first)(0)
         lox.tap(fun, second)(0)
+    lox.barrier()
     assert list(first) == list(second) == [0, 1, 2] * 2
 
 
@@ -1114,6 +1135,7 @@ def test_another_thread_may_let_go_of_a_program_that_is_about_to_be_called():
     _jitted._transformed[fun] = LetGo()
     for _ in range(2):
         lox.tap(fun, found.append)(1.0)
+    lox.barrier()
     assert of(found, "x") == [1.0, 1.0]
 
 
