@@ -15,6 +15,7 @@ import dataclasses
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
+from typing import Any
 
 
 @dataclasses.dataclass
@@ -56,12 +57,12 @@ class Failures:
         # How many threads wait for the callbacks of each listener.
         self._awaited: Counter[Hashable] = Counter()
 
-    def attempt(self, listener: Hashable, call: Callable[[], object]) -> None:
+    def attempt(self, listener: Hashable, call: Callable[..., object], *args: Any) -> None:
         """Make a call for a listener, unless it has failed, and keep what it raises."""
         if self._muted and listener in self._muted:
             return
         try:
-            call()
+            call(*args)
         except BaseException as error:
             failure = Failure(error, listener)
             # Both at once: another thread that collects the failure unmutes the listener.

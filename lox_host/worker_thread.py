@@ -126,10 +126,12 @@ class Worker:
         stays in the queue until the next `run`.
         """
         # Half full: wake the thread now, so that there is room before it is needed.
-        if self._is_filled(0.5):
+        calls, waiting_bytes = self._queue.qsize(), self._waiting_bytes
+        if 2 * calls >= self.max_calls or 2 * waiting_bytes >= self.max_bytes:
             self._hurry.set()
             self._wait_for_room()
-        self._count(nbytes)
+        if nbytes >= SMALL:
+            self._count(nbytes)
         self._queue.put((call, nbytes))
 
     def run(self, call: Callable[[], T]) -> T:
@@ -185,18 +187,16 @@ class Worker:
             self._due.pop(call, None)
             call()
 
-    def _is_filled(self, share: float) -> bool:
-        """Return whether at least this share of the queue is taken."""
-        is_filled = (
-            self._queue.qsize() >= share * self.max_calls
-            or self._waiting_bytes >= share * self.max_bytes
+    def _is_full(self) -> bool:
+        is_full = (
+            self._queue.qsize() >= self.max_calls or self._waiting_bytes >= self.max_bytes
         )
-        return is_filled and not self._is_unbounded
+        return is_full and not self._is_unbounded
 
     def _wait_for_room(self) -> None:
         deadline = time.monotonic() + self.patience
         # Poll. A notification after each call would cost more than this.
-        while self._is_filled(1) and not self.is_current():
+        while self._is_full() and not self.is_current():
             thread = self._thread
             if thread is None or self._waits_for_others(thread.ident or 0):
                 return
@@ -205,9 +205,8 @@ class Worker:
             time.sleep(0.001)
 
     def _count(self, nbytes: int) -> None:
-        if abs(nbytes) >= SMALL:
-            with self._lock:
-                self._waiting_bytes += nbytes
+        with self._lock:
+            self._waiting_bytes += nbytes
 
     def _work(self) -> None:
         _thread_local.worker = self
@@ -217,6 +216,8 @@ class Worker:
             # interpreter shuts down would abort the process.
             with contextlib.suppress(queue.Empty):
                 self._make(*self._queue.get(timeout=self._seconds_until_due()))
+                while not self._due:
+                    self._make(*self._queue.get_nowait())
             if self._due:
                 self._make(lambda: self.flush(time.monotonic()), 0)
             # Let calls gather before this thread takes the interpreter lock again.
@@ -232,7 +233,8 @@ class Worker:
             # No thread waits for the result, and the worker must survive.
             traceback.print_exc()
         self.progress = time.monotonic()
-        self._count(-nbytes)
+        if nbytes >= SMALL:
+            self._count(-nbytes)
 
     def _seconds_until_due(self) -> float | None:
         return max(0.0, min(self._due.values()) - time.monotonic()) if self._due else None

@@ -64,13 +64,14 @@ def call_soon(
 
     If an earlier callback of the listener failed, raise its error, to stop the program.
     """
-    if packet.layout.stoppable and _end.is_given_up:
+    layout = packet.layout
+    if layout.stoppable and _end.is_given_up:
         raise RuntimeError(f"{listener} has not returned, and the process is ending.")
-    if packet.layout.stoppable and (failure := _failures.unreported(listener)):
+    if layout.stoppable and (failure := _failures.unreported(listener)):
         # Skip what is already queued for the listener, but nothing that comes after.
         _unmute_later(listener)
         raise failure.report()
-    callback_thread.submit(lambda: _call(listener, callback, packet), packet.nbytes)
+    callback_thread.submit(ft.partial(_call, listener, callback, packet), layout.nbytes)
 
 
 def _unmute_later(listener: Hashable) -> None:
@@ -92,7 +93,7 @@ def stop_program(listener: Hashable, packet: Packet, error: Exception) -> None:
 def _call(listener: Hashable, callback: Callable[[Packet], None], packet: Packet) -> None:
     _running.append(listener)
     try:
-        _failures.attempt(listener, lambda: callback(packet))
+        _failures.attempt(listener, callback, packet)
     finally:
         _running.pop()
 

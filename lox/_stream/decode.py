@@ -26,13 +26,14 @@ from lox._stream.packet import Layout, Packet, Slot
 from lox_host.frozen import frozen
 
 
-def unpacked(packet: Packet, prefix: str) -> Iterator[logdict]:
-    """Yield the logs of each delivery, and of each example of the `vmap`s around."""
+def unpack(packet: Packet, prefix: str, callback: Callable[[logdict], object]) -> None:
+    """Call `callback` with the logs of each example of each delivery."""
     for decoder in _decoders(packet.layout, prefix):
         if decoder.is_single:
-            yield decoder.decode(packet.arrays)
+            callback(decoder.decode(packet.arrays))
         else:
-            yield from decoder.decode_examples(packet.arrays)
+            for logs in decoder.decode_examples(packet.arrays):
+                callback(logs)
 
 
 @frozen

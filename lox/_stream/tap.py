@@ -21,7 +21,7 @@ from lox._jax.types import AnyArray, Program, PyTree
 from lox._logdict.logdict import logdict
 from lox._rows.types import P, R
 from lox._stream.callbacks import awaited, call_soon, start_callbacks, stopped
-from lox._stream.decode import unpacked
+from lox._stream.decode import unpack
 from lox._stream.default_print import print_logs
 from lox._stream.handler import Tap
 from lox._stream.host_call_order import last_token
@@ -249,14 +249,15 @@ class Listener:
         call_soon(self, self._deliver, packet)
 
     def _deliver(self, packet: Packet) -> None:
-        for logs in unpacked(packet, self.prefix):
-            self.callback(_with_process(logs) if self.process else logs)
+        callback = self._call_with_process if self.process else self.callback
+        unpack(packet, self.prefix, callback)
 
-
-def _with_process(logs: logdict) -> logdict:
-    number = np.array(jax.process_index())
-    rows = logs.rows().items()
-    return logdict.of({key: r.with_steps({"process": number}) for key, r in rows})
+    def _call_with_process(self, logs: logdict) -> None:
+        number = np.array(jax.process_index())
+        rows = logs.rows().items()
+        self.callback(
+            logdict.of({key: r.with_steps({"process": number}) for key, r in rows})
+        )
 
 
 def _identified(callback: Callable) -> Callable:
