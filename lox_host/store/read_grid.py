@@ -18,6 +18,8 @@ import numpy as np
 
 from lox_host.frozen import frozen
 from lox_host.rows import Form
+from lox_host.store.format.column_pattern import Pattern
+from lox_host.store.format.dtypes import dtype_named
 from lox_host.store.format.frame_reader import FrameReader
 from lox_host.store.format.frames import Frame
 from lox_host.store.format.layout import ROW, RUN, Layout, fill_tree
@@ -56,6 +58,24 @@ class Grid(NamedTuple):
         if not np.array_equal(np.tile(pieces[:runs], times), pieces):
             return None
         return cls(times, pieces[:runs], length)
+
+    @classmethod
+    def of_pattern(cls, pattern: Pattern) -> "Grid | None":
+        """Return the grid that rows form whose runs have this pattern, or None."""
+        grid = None if pattern.step else cls.of(pattern.starts(np.dtype(np.int32)))
+        if grid is None:
+            return None
+        return cls(grid.times * pattern.times, grid.runs, grid.length * pattern.each)
+
+    def arrange_pattern(
+        self, pattern: Pattern, dtype: np.dtype, places: np.ndarray
+    ) -> np.ndarray:
+        """Return the rows of the runs at some places: (rows,) -> (runs, rows)."""
+        if pattern.times > 1 or self.length % pattern.each:
+            return self.arrange(pattern.column(dtype), places)
+        # Only the beginnings of pieces change their places: this moves fewer numbers.
+        of_pieces = self._replace(length=self.length // pattern.each)
+        return pattern.expand(of_pieces.arrange(pattern.starts(dtype), places))
 
     def arrange(self, column: np.ndarray, places: np.ndarray) -> np.ndarray:
         """Return the rows of the runs at some places: (rows, ...) -> (runs, rows, ...)."""
@@ -132,8 +152,7 @@ def _read_group(
     runs: Sequence[int],
 ) -> dict[str, StackedRows] | None:
     """Return the rows of keys that were logged together, or None if they are no grid."""
-    ids = _column(files, frames, RUN)
-    grid = None if ids is None else Grid.of(ids)
+    grid = _grid(files, frames)
     if grid is None or not _are_in_order(files, frames):
         return None
     place_of = {run: place for place, run in enumerate(grid.runs.tolist())}
@@ -144,6 +163,11 @@ def _read_group(
     arrays: dict[int, np.ndarray] = {}
     numbers = {*layout.shared, *(i for key in keys for i in layout.keys[key].columns)}
     for number in numbers - {RUN, ROW}:
+        pattern = _pattern(files, frames, number)
+        if pattern is not None:
+            dtype = dtype_named(layout.columns[number].dtype)
+            arrays[number] = grid.arrange_pattern(pattern, dtype, places)
+            continue
         column = _column(files, frames, number)
         if column is None:
             return None
@@ -162,14 +186,29 @@ def _read_group(
     return found
 
 
+def _grid(files: FrameReader, frames: Sequence[Frame]) -> Grid | None:
+    """Return the grid that the rows of some frames form, or None."""
+    pattern = _pattern(files, frames, RUN)
+    grid = None if pattern is None else Grid.of_pattern(pattern)
+    # The range of the ids is known, too. If it is another one, reading them will tell.
+    if grid is not None and (grid.runs.min(), grid.runs.max()) == frames[0].runs:
+        return grid
+    ids = _column(files, frames, RUN)
+    return None if ids is None else Grid.of(ids)
+
+
 def _are_in_order(files: FrameReader, frames: Sequence[Frame]) -> bool:
-    """Return whether the numbers of rows grow. If they have a pattern, that says so."""
-    if len(frames) == 1 and not frames[0].is_segment:
-        pattern = frames[0].columns[ROW].pattern
-        if pattern is not None and pattern.is_increasing:
-            return True
+    """Return whether the numbers of rows grow."""
+    pattern = _pattern(files, frames, ROW)
+    if pattern is not None and pattern.is_increasing:
+        return True
     rows = _column(files, frames, ROW)
     return rows is not None and bool((rows[1:] > rows[:-1]).all())
+
+
+def _pattern(files: FrameReader, frames: Sequence[Frame], number: int) -> Pattern | None:
+    """Return the pattern of a column of all frames of a group, if it is known."""
+    return files.pattern(frames[0], number) if len(frames) == 1 else None
 
 
 def _column(files: FrameReader, frames: Sequence[Frame], number: int) -> np.ndarray | None:

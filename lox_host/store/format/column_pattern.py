@@ -99,23 +99,32 @@ class Pattern(NamedTuple):
 
     def column(self, dtype: np.dtype) -> np.ndarray:
         """Return the column, which has one number of this dtype per row."""
-        return self._numbers(np.dtype(f"i{dtype.itemsize}")).view(dtype)
-
-    def _numbers(self, dtype: np.dtype) -> np.ndarray:
-        if isinstance(self.first, Pattern):
-            first = self.first._numbers(dtype)
-        else:
-            first = np.array(self.first, np.int64).astype(dtype)
-        if self.step:
-            piece = (np.arange(self.each) * self.step).astype(dtype)
-            pieces = (first[:, None] + piece).reshape(-1)
-        else:
-            pieces = np.repeat(first, self.each)
+        pieces = self.expand(self.starts(dtype))
         return np.tile(pieces, self.times) if self.times > 1 else pieces
+
+    def starts(self, dtype: np.dtype) -> np.ndarray:
+        """Return the first number of each piece, in the order in which they first come."""
+        if isinstance(self.first, Pattern):
+            return self.first.column(dtype)
+        return np.array(self.first, np.int64).astype(_integers(dtype)).view(dtype)
+
+    def expand(self, starts: np.ndarray) -> np.ndarray:
+        """Return the pieces that begin with some numbers, (..., n) -> (..., n * each)."""
+        if not self.step:
+            return np.repeat(starts, self.each, axis=-1)
+        integers = _integers(starts.dtype)
+        piece = (np.arange(self.each) * self.step).astype(integers)
+        pieces = starts.view(integers)[..., None] + piece
+        return pieces.reshape(*starts.shape[:-1], -1).view(starts.dtype)
+
+
+def _integers(dtype: np.dtype) -> np.dtype:
+    """Return the dtype of the integers that have the bits of these numbers."""
+    return np.dtype(f"i{dtype.itemsize}")
 
 
 def _bits(column: np.ndarray) -> np.ndarray:
-    return column.view(f"i{column.dtype.itemsize}").astype(np.int64, copy=False)
+    return column.view(_integers(column.dtype)).astype(np.int64, copy=False)
 
 
 def _period(numbers: np.ndarray) -> int:

@@ -13,8 +13,9 @@ import numpy as np
 
 from lox_host.rows import Block
 from lox_host.store.address import remote, url_of
+from lox_host.store.format.column_pattern import Pattern
 from lox_host.store.format.files import is_file, open_file
-from lox_host.store.format.frames import Frame, is_whole, read_column
+from lox_host.store.format.frames import Frame, is_inside, is_whole, read_column
 from lox_host.store.format.journal import SEGMENT_FILE, Entry, read_journal, warn_left_out
 from lox_host.store.format.layout import RUN, Layout
 from lox_host.store.format.parquet import SegmentFile
@@ -118,16 +119,16 @@ class FrameReader:
             return {}
         return {number: times}
 
+    def pattern(self, frame: Frame, number: int) -> Pattern | None:
+        """Return the pattern of a column. Return None if the column has to be read."""
+        if frame.is_segment or self.is_thorough or not self._is_there(frame):
+            return None
+        extent = frame.columns[number]
+        return extent.pattern if is_inside(self._file, extent) else None
+
     def column(self, frame: Frame, number: int) -> np.ndarray | None:
         """Read a column of a frame. Return None if it is damaged."""
-        try:
-            self._open(frame.file)
-        except FileNotFoundError:
-            self._check_stale()
-            return None
-        except ConnectionError:
-            raise
-        except OSError:  # a link, or not a file
+        if not self._is_there(frame):
             return None
         layout = self._layouts[frame.group]
         if self._segment is not None:
@@ -144,6 +145,19 @@ class FrameReader:
             is_right = (int(array.min()), int(array.max())) == frame.runs
             return array if is_right else None
         return array
+
+    def _is_there(self, frame: Frame) -> bool:
+        """Open the file of a frame, and return whether there is one."""
+        try:
+            self._open(frame.file)
+        except FileNotFoundError:
+            self._check_stale()
+            return False
+        except ConnectionError:
+            raise
+        except OSError:  # a link, or not a file
+            return False
+        return True
 
     def knows(self, runs: np.ndarray) -> bool:
         """Return whether the session has had all of these runs."""

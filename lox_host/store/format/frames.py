@@ -273,8 +273,7 @@ def may_have_pattern(dtype: np.dtype, shape: tuple[int, ...]) -> bool:
 
 def read_column(file: int, extent: Extent, column: Column, rows: int) -> np.ndarray | None:
     """Read one column of a frame. Return None if it is damaged."""
-    # The file may have been cut short. Do not allocate memory for missing bytes.
-    if extent.offset + extent.size > os.fstat(file).st_size:
+    if not is_inside(file, extent):
         return None
     if extent.pattern is not None:
         return extent.pattern.column(dtype_named(column.dtype))
@@ -291,6 +290,11 @@ def read_column(file: int, extent: Extent, column: Column, rows: int) -> np.ndar
     else:
         array = np.frombuffer(data, plain.dtype)
     return from_stored(array.reshape(shape), dtype)
+
+
+def is_inside(file: int, extent: Extent) -> bool:
+    """Return whether a file, which may have been cut short, is long enough for a column."""
+    return extent.offset + extent.size <= os.fstat(file).st_size
 
 
 def is_whole(file: int, extent: Extent) -> bool:

@@ -8,6 +8,7 @@ import pytest
 import lox
 from lox.loggers import Batch, Block, Form, Run
 from lox_host.store import open_store, read_key_rows, read_stacked
+from lox_host.store.format.column_pattern import Pattern
 from lox_host.store.read_grid import Grid
 from lox_host.writers.save import SaveWriter
 
@@ -42,6 +43,35 @@ def test_a_grid_is_what_each_run_has(tmp_path, order):
         np.testing.assert_array_equal(stacked["x"].steps["i"][place], np.arange(rows))
         alone = read_key_rows(reader, [run])[run]["x"]
         np.testing.assert_array_equal(alone.value, expected)
+
+
+GRIDS = [(1, 5, 4), (3, 5, 1), (3, 1, 4), (40, 20, 60), (1, 1, 60), (40, 3, 1), (2, 2, 2)]
+
+
+@pytest.mark.parametrize(("times", "count", "length"), GRIDS)
+def test_a_grid_is_made_of_the_patterns_of_columns(times, count, length):
+    rng = np.random.default_rng(0)
+    ids = rng.permutation(100)[:count].astype(np.int32)
+    runs = np.tile(np.repeat(ids, length), times)
+    shape = times, count, length
+    steps = np.arange(times * length).reshape(times, 1, length)
+    columns = {
+        "runs": runs,
+        "row numbers": np.arange(len(runs)),
+        "steps": np.broadcast_to(steps, shape).reshape(-1),
+        "times of batches": np.broadcast_to(0.3 * (steps // length), shape).reshape(-1),
+        "not a number": np.full(len(runs), np.nan, np.float32),
+    }
+    patterns = {name: Pattern.of(column) for name, column in columns.items()}
+    grid = Grid.of_pattern(patterns["runs"])
+    assert grid is not None
+    places = rng.permutation(count)[: count // 2 + 1]
+    for name, pattern in patterns.items():
+        if pattern is not None:
+            column = columns[name]
+            arranged = grid.arrange_pattern(pattern, column.dtype, places)
+            expected = np.stack([column[runs == ids[place]] for place in places])
+            np.testing.assert_array_equal(arranged, expected)
 
 
 def test_other_rows_are_no_grid(tmp_path):
