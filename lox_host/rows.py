@@ -19,7 +19,7 @@ them one by one, with what a run logged at one step in one row.
 import dataclasses
 import functools as ft
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple, TypeVar, overload
 
 import numpy as np
@@ -245,8 +245,10 @@ def join_alike(blocks: Sequence[Block]) -> Block | None:
     """
     first = blocks[0]
     try:
-        forms = _columns([block.forms for block in blocks])
-        if any(len({*map(_facts_of, column)}) > 1 for column in forms.values()):
+        forms = [*_columns([block.forms for block in blocks]).values()]
+        # The keys of a block often share one form, so their columns are the same.
+        distinct = [forms[i] for i in range(len(forms)) if forms[i] not in forms[:i]]
+        if any(len({*map(_facts_of, column)}) > 1 for column in distinct):
             return None
         trees = {
             name: {
@@ -272,7 +274,7 @@ def _columns(rows: Sequence[Mapping[str, T]]) -> dict[str, list[T]]:
     first = rows[0]
     if {*map(len, rows)} != {len(first)}:
         raise KeyError("other names")
-    return {name: [row[name] for row in rows] for name in first}
+    return {name: [*map(itemgetter(name), rows)] for name in first}
 
 
 def _join_column(parts: Sequence[Tree]) -> np.ndarray:

@@ -166,10 +166,10 @@ class Session:
         One journal line makes all rows of a flush count at once. So a reader finds all keys
         of a record or none.
         """
-        self._check_folder()
         groups = [of for of in self._groups.values() if of.waiting or of.layout is not None]
         if not groups and not self._lost_rows:
             return
+        self._check_folder()
         layouts = [
             {"group": of.number, "layout": dataclasses.asdict(of.layout)}
             for of in groups

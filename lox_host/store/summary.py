@@ -109,11 +109,13 @@ def _encode(summary: Summary, reader: Reader) -> dict[str, Any]:
         rows = [run.rows.get(key) for run in summary.values()]
         fields: dict[str, Any] = {"rows": rows}
         last = [run.last.get(key) for run in summary.values()]
-        # A key that is an integer in one run may be a float in another.
-        dtypes = [None if value is None else value.dtype.name for value in last]
-        if any(dtypes):
+        dtypes = {value.dtype for value in last if value is not None}
+        if dtypes:
+            # A key that is an integer in one run may be a float in another.
             fields["dtype"] = (
-                dtypes if len({*dtypes} - {None}) > 1 else max(filter(None, dtypes))
+                dtypes.pop().name
+                if len(dtypes) == 1
+                else [None if value is None else value.dtype.name for value in last]
             )
             fields["last"] = [None if value is None else _number(value) for value in last]
         # Few runs have any, so these are listed with the position of the run.

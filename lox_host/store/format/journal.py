@@ -177,7 +177,7 @@ def decode_line(line: bytes) -> Entry | None:
     if checksum != b"%08x" % zlib.crc32(text):
         return None
     try:
-        entry = json.loads(text)
+        entry = json.loads(text.decode())
     except (ValueError, RecursionError):
         return None
     if not isinstance(entry, dict):
