@@ -79,8 +79,8 @@ class Worker:
         self._is_stopping = self._is_unbounded = False
         # When each call of `call_later` is due.
         self._due: dict[Call, float] = {}
-        # Futures that have not been fulfilled. They are in the queue, but not submitted.
-        self._requests: dict[Future, None] = {}
+        # Calls in the queue that were requested, not submitted, by their futures.
+        self._requests: set[Future] = set()
 
     def start(self) -> None:
         """Start the thread unless it runs. Python refuses this while the process exits."""
@@ -154,11 +154,14 @@ class Worker:
                     self._make(*self._queue.get_nowait())
             _fulfil(future, call)
         else:
-            self._requests[future] = None
-            future.add_done_callback(self._requests.pop)
-            self._queue.put((lambda: _fulfil(future, call), 0))
+            self._requests.add(future)
+            self._queue.put((lambda: self._fulfil_request(future, call), 0))
             self._hurry.set()
         return future
+
+    def _fulfil_request(self, future: Future[T], call: Callable[[], T]) -> None:
+        self._requests.discard(future)
+        _fulfil(future, call)
 
     def wait(self) -> None:
         """Wait until all calls submitted so far have run."""

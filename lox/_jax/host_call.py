@@ -28,10 +28,7 @@ import jax
 import jax.experimental
 import jax.ffi
 import numpy as np
-from jax._src.dispatch import (
-    RuntimeTokenSet as _RuntimeTokenSet,
-    runtime_tokens as _runtime_tokens,
-)
+from jax._src.dispatch import RuntimeTokenSet as _RuntimeTokenSet
 from jax._src.interpreters.pxla import ExecuteReplicated as _ExecuteReplicated
 from jax.experimental.buffer_callback import buffer_callback
 from jax.interpreters.mlir import LoweringRuleContext
@@ -114,14 +111,6 @@ def is_in_program(thread: int) -> bool:
     """
     frame = sys._current_frames().get(thread)
     return frame is not None and frame.f_code in _RUNS_PROGRAMS
-
-
-def has_started_programs() -> bool:
-    """Return whether this thread has started programs that call the host.
-
-    Those that it has waited for do not count.
-    """
-    return bool(_runtime_tokens.output_runtime_tokens or _runtime_tokens.current_tokens)
 
 
 # What is around the call of a program, and around waiting for host calls.

@@ -12,6 +12,7 @@ program. If there is none, the next call of its jitted function raises, or the n
 """
 
 import collections
+import contextlib
 import functools as ft
 import os
 import sys
@@ -163,15 +164,26 @@ def deliver_later(wait_and_deliver: Callable[[], None], nbytes: int) -> None:
         finally:
             _arriving.popleft()
 
-    _arrival_thread.submit(deliver, nbytes)
+    with _room_for_packets():
+        _arrival_thread.submit(deliver, nbytes)
 
 
 def wait_for_packets() -> None:
     """Wait until the host has what the programs of this thread have logged so far."""
-    jax.effects_barrier()
-    # To ask the thread takes longer than to log a number, and usually nothing is arriving.
-    if _arriving:
-        _arrival_thread.wait()
+    with _room_for_packets():
+        jax.effects_barrier()
+        # To ask the thread takes longer than to log a number, and usually nothing arrives.
+        if _arriving:
+            _arrival_thread.wait()
+
+
+def _room_for_packets() -> contextlib.AbstractContextManager[None]:
+    """While a callback waits for packets, take them into the queue even if it is full.
+
+    The callback thread, which empties the queue, is the one that waits.
+    """
+    is_callback = callback_thread.is_current()
+    return callback_thread.unbounded() if is_callback else contextlib.nullcontext()
 
 
 def _wait_for_programs(listener: Hashable) -> None:
@@ -211,18 +223,15 @@ def _wait_for_call(call: Callable[[], bool]) -> bool:
 
 
 def _wait_for_programs_of_callbacks() -> bool:
-    """Wait for programs that callbacks have started, and return whether there were any."""
-    has_started = host_call.has_started_programs() or _arriving
-    if not callback_thread.is_current() or not has_started:
+    """Wait for programs that callbacks have started, and return whether more is queued."""
+    if not callback_thread.is_current():
         return False
-    # These programs may send packets, and this thread, which empties the queue, waits here.
-    # So the queue must not be bounded.
-    with callback_thread.unbounded():
-        try:
-            wait_for_packets()
-        except Exception as error:
-            _failures.add("A host call", error)
-    return True
+    try:
+        wait_for_packets()
+    except Exception as error:
+        _failures.add("A host call", error)
+        return True
+    return callback_thread.waiting_calls() > 0
 
 
 class _End:

@@ -10,7 +10,7 @@ import jax
 import pytest
 
 import lox
-from lox._stream.callbacks import callback_thread
+from lox._stream.callbacks import _arrival_thread, callback_thread
 
 
 def counting(n):
@@ -40,6 +40,31 @@ def test_a_callback_may_run_a_tapped_program_however_full_the_queue_is(monkeypat
     lox.barrier()
     assert time.monotonic() - start < 10
     assert found == 2 * [*range(300)]
+    assert outer == [*range(100)]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_callback_may_call_a_tapped_step_however_full_the_queue_is(monkeypatch, waits):
+    for worker in (callback_thread, _arrival_thread):
+        monkeypatch.setattr(worker, "max_calls", 10)
+    found, outer = [], []
+    step = lox.tap(
+        jax.jit(lambda i: lox.log({"i": i}) and i), lambda x: found.append(x["i"])
+    )
+
+    def callback(logs):
+        outer.append(int(logs["i"]))
+        if logs["i"] == 3:
+            for i in range(300):
+                step(i)
+            if waits:
+                lox.barrier()
+
+    start = time.monotonic()
+    jax.jit(lox.tap(counting(100), callback))(0.0)
+    lox.barrier()
+    assert time.monotonic() - start < 10
+    assert found == [*range(300)]
     assert outer == [*range(100)]
 
 
