@@ -34,6 +34,11 @@ def stop_at_exit(stop: Callable[[], None]) -> None:
     _stops.append(stop)
 
 
+def in_forked_child(forget: Callable[[], None]) -> None:
+    """Have this called in a forked child, which has none of its parent's threads."""
+    _forgets.append(forget)
+
+
 def settle() -> None:
     """Wait until everything that reached the host is written and flushed."""
     _call_loggers("settle")
@@ -99,6 +104,8 @@ def _stop_all() -> None:
 def _after_fork_in_child() -> None:
     """Leave the runs, threads and signals of the parent alone in a forked child."""
     forget_threads()
+    for forget in _forgets:
+        forget()
     _call_loggers("forget_all")
     with contextlib.suppress(ValueError):  # not on the main thread
         if signal.getsignal(signal.SIGTERM) is _on_sigterm:
@@ -119,6 +126,7 @@ def _call_loggers(function: str, **options: Any) -> None:
 
 _waits: list[Callable[[], None]] = []
 _stops: list[Callable[[], None]] = []
+_forgets: list[Callable[[], None]] = []
 atexit.register(_at_exit)
 atexit.register(_stop_all)  # the last one registered is called first
 if hasattr(os, "register_at_fork"):  # Windows has no fork

@@ -45,6 +45,8 @@ class Worker:
             threads costs the program more than the calls do. There is no pause if a thread
             waits for a result or the queue is half full.
         patience: The most seconds that `submit` waits for room in the queue.
+        may_wait: Whether calls may wait for other workers. If two could wait for each
+            other, neither would ever go on.
         waits_for_others: Tells for a thread id whether that thread is itself waiting for a
             thread that may be about to submit. Then `submit` must not wait for room, or
             both would wait for ever.
@@ -61,9 +63,11 @@ class Worker:
         max_bytes: float = float("inf"),
         pause: float = 0.0,
         patience: float = float("inf"),
+        may_wait: bool = False,
         waits_for_others: Callable[[int], bool] = lambda thread: False,
     ):
         self.name, self.pause, self.patience = name, pause, patience
+        self.may_wait = may_wait
         self.max_calls, self.max_bytes = max_calls, max_bytes
         self._waits_for_others = waits_for_others
         self.progress = 0.0

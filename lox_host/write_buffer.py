@@ -139,9 +139,11 @@ class WriteBuffer:
         if not self._is_full():
             return True
         start = time.monotonic()
-        # On a worker's thread, do not wait. A back end that logs while it writes cannot
-        # wait for itself, nor for a back end that may be waiting for it.
-        while self._is_full() and current_worker() is None and self._worker.is_running():
+        # A back end that logs while it writes cannot wait for itself, nor for a back end
+        # that may be waiting for it.
+        worker = current_worker()
+        may_wait = worker is None or worker.may_wait
+        while self._is_full() and may_wait and self._worker.is_running():
             if self._writer.is_down() or self._writer.has_stalled(start):
                 return False
             if Interrupt.is_pending:

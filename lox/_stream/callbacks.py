@@ -11,19 +11,19 @@ program. If there is none, the next call of its jitted function raises, or the n
 (`barrier`, or the end of a tapped function).
 """
 
-import collections
 import contextlib
 import functools as ft
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import TimeoutError
 
 import jax
 
 from lox._jax import host_call, tracing
+from lox._stream.arrivals import arrival_thread, expect, wait_for_arrivals
 from lox._stream.packet import Packet
 from lox_host.failures import Failures
 from lox_host.process_exit import settle, stop_at_exit, wait_at_exit
@@ -40,11 +40,6 @@ callback_thread = Worker(
     patience=1.0,
     waits_for_others=host_call.is_in_program,
 )
-# Waits for packets that are outputs of a program, and hands them on: see
-# `returned_packets.py`.
-_arrival_thread = Worker("lox-arrivals", max_calls=1000, max_bytes=64 * 2**20)
-# The packets that it has not handed on yet.
-_arriving: collections.deque[object] = collections.deque()
 # How many seconds to wait for a callback at the end of the process.
 PATIENCE = 30.0
 _failures = Failures()
@@ -126,6 +121,8 @@ def awaited(fun: Callable, listener: Hashable = None) -> Callable:
     def waiting(*args, **kwargs):
         if tracing.staged_program() is not None:
             return fun(*args, **kwargs)
+        with _room_for_packets():
+            wait_for_arrivals()  # this has been logged before
         with _failures.awaiting(listener):
             try:
                 out = fun(*args, **kwargs)
@@ -146,35 +143,26 @@ def stopped(fun: Callable, listener: Hashable) -> Callable:
         failure = _failures.unreported(listener)
         if failure and tracing.staged_program() is None:
             # Skip what earlier calls have logged, but nothing that comes after.
-            deliver_later(lambda: _unmute_later(listener), 0)
+            deliver_later([], lambda: _unmute_later(listener), 0)
             raise failure.report()
         return fun(*args, **kwargs)
 
     return stopping
 
 
-def deliver_later(wait_and_deliver: Callable[[], None], nbytes: int) -> None:
-    """Wait on another thread for a packet that is an output, and deliver it there."""
-    _arrival_thread.start()
-    _arriving.append(wait_and_deliver)
-
-    def deliver() -> None:
-        try:
-            wait_and_deliver()
-        finally:
-            _arriving.popleft()
-
+def deliver_later(
+    arrays: Sequence[jax.Array], deliver: Callable[[], None], nbytes: int
+) -> None:
+    """Call `deliver` on another thread when the arrays that a program returns are there."""
     with _room_for_packets():
-        _arrival_thread.submit(deliver, nbytes)
+        expect(arrays, deliver, nbytes)
 
 
 def wait_for_packets() -> None:
     """Wait until the host has what the programs of this thread have logged so far."""
     with _room_for_packets():
         jax.effects_barrier()
-        # To ask the thread takes longer than to log a number, and usually nothing arrives.
-        if _arriving:
-            _arrival_thread.wait()
+        wait_for_arrivals()
 
 
 def _room_for_packets() -> contextlib.AbstractContextManager[None]:
@@ -257,7 +245,7 @@ class _End:
         """Wait for all programs and callbacks, unless a callback does not return."""
         # Loggers have threads of their own. Their packets may be on the way without a
         # callback thread.
-        has_begun = callback_thread.is_running() or _arrival_thread.is_running()
+        has_begun = callback_thread.is_running() or arrival_thread.is_running()
         if self.is_given_up or not has_begun:
             return
         self._begun = time.monotonic()
@@ -281,7 +269,7 @@ class _End:
             pass
         finally:
             if not self.is_given_up:
-                _arrival_thread.stop()
+                arrival_thread.stop()
                 callback_thread.stop()
 
     def _watch(self) -> None:

@@ -50,7 +50,7 @@ class Returned:
 
     def deliver_when_ready(self) -> None:
         """Let another thread wait for the packet and call the callback with it."""
-        deliver_later(self._deliver, self.layout.nbytes)
+        deliver_later(self.arrays, self._deliver, self.layout.nbytes)
 
     def _deliver(self) -> None:
         arrays = [np.asarray(array) for array in self.arrays]

@@ -14,6 +14,7 @@ import pytest
 
 import lox
 from lox._stream import handler as _handler
+from lox_host import write_buffer
 from support.delivered import assert_delivered, heard
 from support.truth import run
 
@@ -140,6 +141,53 @@ def test_donated_and_static_arguments_and_several_threads():
     with ThreadPoolExecutor(4) as pool:
         for start, heard in enumerate(pool.map(loop, range(4))):
             assert heard == [[start + 2 * i] * 3 for i in range(20)]
+
+
+def looped(x, i):
+    return jax.lax.scan(lambda x, i: (x, lox.log({"i": i})), x, i[None])[0]
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda hear: lox.tap(jax.jit(looped), hear),
+        lambda hear: jax.jit(lox.tap(looped, hear)),
+        lambda hear: lox.tap(looped, hear),
+        lambda hear: lox.tap(lambda x, i: looped(jnp.zeros(()), i) + x, hear),
+    ],
+    ids=["tap of jit", "jit of tap", "tap", "tap of what does not depend on it"],
+)
+def test_host_calls_of_later_programs_come_later(transform):
+    found: list[int] = []
+
+    def hear(logs):
+        found.append(int(logs["i"]))
+
+    step = lox.tap(jax.jit(lambda x, i: lox.log({"i": i}) and x @ x), hear)
+    later = transform(hear)
+    for _ in range(20):
+        x = jnp.zeros((100, 100))
+        for i in range(0, 20, 2):
+            x = later(step(x, i), jnp.array(i + 1))
+        lox.barrier()
+    assert found == 20 * list(range(20))
+
+
+def test_a_loop_waits_for_a_slow_logger():
+    class Slow:
+        def write(self, batch):
+            time.sleep(0.1)
+
+        open = flush = close = lambda self, *run: None
+
+    logger = lox.loggers.Logger(Slow(), every=0.0)
+    step = logger.tap(jax.jit(lambda x: lox.log({"x": x}) and x + 1), logger.init(0))
+    x, most = jnp.zeros(2**18), 0
+    for _ in range(200):  # 200 MiB
+        x = step(x)
+        most = max(most, logger._host.buffer._bytes)
+    lox.barrier()
+    assert most <= (write_buffer.ROOM * write_buffer.MAX_BYTES) + x.nbytes
 
 
 def test_a_callback_that_raises_stops_the_loop():

@@ -10,7 +10,8 @@ import jax
 import pytest
 
 import lox
-from lox._stream.callbacks import _arrival_thread, callback_thread
+from lox._stream.arrivals import arrival_thread
+from lox._stream.callbacks import callback_thread
 
 
 def counting(n):
@@ -45,7 +46,7 @@ def test_a_callback_may_run_a_tapped_program_however_full_the_queue_is(monkeypat
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_callback_may_call_a_tapped_step_however_full_the_queue_is(monkeypatch, waits):
-    for worker in (callback_thread, _arrival_thread):
+    for worker in (callback_thread, arrival_thread):
         monkeypatch.setattr(worker, "max_calls", 10)
     found, outer = [], []
     step = lox.tap(

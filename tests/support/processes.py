@@ -114,6 +114,7 @@ def tap_of_shard_map():
         heard.append([*where, float(logs["sum"])])
 
     lox.tap(mapped, note, process=True)(sharded(XS))
+    lox.barrier()
     _, logs = lox.spool(mapped)(sharded(XS))
     return {"heard": sorted(heard), "spooled": described(logs["sum"])}
 
