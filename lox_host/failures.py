@@ -46,10 +46,15 @@ class Failure:
 
 
 class Failures:
-    """Keeps what listeners raised. `str(listener)` names one in messages."""
+    """Keeps what listeners raised. `str(listener)` names one in messages.
+
+    Attributes:
+        attempted: The listeners that are being called.
+    """
 
     def __init__(self):
         self._lock = threading.Lock()
+        self.attempted: list[Hashable] = []
         # Listeners that are not called until their program has got the error.
         self._muted: dict[Hashable, Failure] = {}
         # What no waiting thread has been given yet.
@@ -61,6 +66,7 @@ class Failures:
         """Make a call for a listener, unless it has failed, and keep what it raises."""
         if self._muted and listener in self._muted:
             return
+        self.attempted.append(listener)
         try:
             call(*args)
         except BaseException as error:
@@ -69,6 +75,8 @@ class Failures:
             with self._lock:
                 self._uncollected.append(failure)
                 self._muted[listener] = failure
+        finally:
+            self.attempted.pop()
 
     def add(self, listener: Hashable, error: BaseException) -> Failure:
         failure = Failure(error, listener)

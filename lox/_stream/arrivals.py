@@ -14,18 +14,18 @@ the one that makes the call.
 
 import collections
 import contextlib
-import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 
 import jax
 
+from lox_host.frozen import frozen
 from lox_host.interrupts import makes_host_calls
 from lox_host.process_exit import in_forked_child
 from lox_host.worker_thread import Worker
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@frozen
 class Arrival:
     """A packet that a program may still be computing.
 

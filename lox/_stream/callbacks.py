@@ -43,8 +43,7 @@ callback_thread = Worker(
 # How many seconds to wait for a callback at the end of the process.
 PATIENCE = 30.0
 _failures = Failures()
-# The listener whose callback is being called, if any.
-_running: list[Hashable] = []
+_attempt = _failures.attempt
 
 
 def start_callbacks() -> None:
@@ -67,7 +66,7 @@ def call_soon(
         # Skip what is already queued for the listener, but nothing that comes after.
         _unmute_later(listener)
         raise failure.report()
-    callback_thread.submit(ft.partial(_call, listener, callback, packet), layout.nbytes)
+    callback_thread.submit(ft.partial(_attempt, listener, callback, packet), layout.nbytes)
 
 
 def _unmute_later(listener: Hashable) -> None:
@@ -84,14 +83,6 @@ def stop_program(listener: Hashable, packet: Packet, error: Exception) -> None:
     failure.is_meant = True
     if packet.layout.stoppable:
         raise failure.report()
-
-
-def _call(listener: Hashable, callback: Callable[[Packet], None], packet: Packet) -> None:
-    _running.append(listener)
-    try:
-        _failures.attempt(listener, callback, packet)
-    finally:
-        _running.pop()
 
 
 def barrier() -> None:
@@ -276,14 +267,16 @@ class _End:
         while not self.is_given_up:
             self._is_waiting.wait()
             time.sleep(0.05)
-            is_stuck = _running and callback_thread.has_done_nothing(self._begun, PATIENCE)
+            is_stuck = _failures.attempted and callback_thread.has_done_nothing(
+                self._begun, PATIENCE
+            )
             if self._is_waiting.is_set() and is_stuck:
                 self._give_up(f"has not returned for {PATIENCE:g} seconds")
 
     def _give_up(self, what: str) -> None:
         self.is_given_up = True
         waiting = callback_thread.waiting_calls()
-        for listener in _running:
+        for listener in _failures.attempted:
             text = f"lox: {listener} {what}. {waiting} records were not delivered."
             print(text, file=sys.stderr, flush=True)
 

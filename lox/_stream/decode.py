@@ -22,18 +22,8 @@ from lox._core.record import Delivery
 from lox._jax.types import PyTreeDef
 from lox._logdict.logdict import logdict
 from lox._rows.rows import Rows
-from lox._stream.packet import Layout, Packet, Slot
+from lox._stream.packet import Layout, Slot
 from lox_host.frozen import frozen
-
-
-def unpack(packet: Packet, prefix: str, callback: Callable[[logdict], object]) -> None:
-    """Call `callback` with the logs of each example of each delivery."""
-    for decoder in _decoders(packet.layout, prefix):
-        if decoder.is_single:
-            callback(decoder.decode(packet.arrays))
-        else:
-            for logs in decoder.decode_examples(packet.arrays):
-                callback(logs)
 
 
 @frozen
@@ -48,6 +38,7 @@ class Decoder:
         values: The slots of all leaves of the values.
         slots: The slots of all leaves of the logs, those of the values first.
         tree: The structure of the list of values. None: each value is one array.
+        columns: The keys with their slots, if each value is one array.
         form: The structure of the logs.
         valid: The slot of the mask that says which examples logged. None: all of them did.
         batch: The sizes of the axes of examples.
@@ -56,18 +47,21 @@ class Decoder:
         masks: For each key, the slot of the mask that says which of its rows were logged.
             None: all of them were.
         is_plain: Whether each value is one array, without batch axes inside the rows.
+        is_single: Whether there are no examples, so that `decode` makes the logs.
     """
 
     keys: Sequence[str]
     values: Sequence[Slot]
     slots: Sequence[Slot]
     tree: PyTreeDef
+    columns: Sequence[tuple[str, Slot]]
     form: PyTreeDef
     valid: Slot | None
     batch: tuple[int, ...]
     examples: Sequence[Slot | None]
     masks: Sequence[Slot | None]
     is_plain: bool
+    is_single: bool
 
     @classmethod
     def of(cls, delivery: Delivery, prefix: str) -> "Decoder":
@@ -82,22 +76,26 @@ class Decoder:
             values=values,
             slots=slots,
             tree=None if is_flat else tree,
+            columns=list(zip(logs, values, strict=True)) if is_flat else [],
             form=form,
             valid=delivery.valid,
             batch=delivery.batch,
             examples=delivery.examples,
             masks=[logs.valid.get(key) for key in logs],
             is_plain=is_flat and not any(rows.batch for rows in logs.rows().values()),
+            is_single=delivery.valid is None and not delivery.batch,
         )
-
-    @property
-    def is_single(self) -> bool:
-        return self.valid is None and not self.batch
 
     def decode(self, arrays: Sequence[np.ndarray]) -> logdict:
         """Return the logs of a delivery without examples."""
-        values = [slot.read(arrays) for slot in self.values]
-        return self._logs(values, lambda: self._read(arrays).rows())
+        rows = lambda: self._read(arrays).rows()  # noqa: E731
+        if self.tree is not None:
+            return self._logs([slot.read(arrays) for slot in self.values], rows)
+        # The usual case, and so the quickest way: without a list of the values.
+        logs = logdict.later((), rows)
+        for key, slot in self.columns:
+            dict.__setitem__(logs, key, slot.read(arrays))
+        return logs
 
     def decode_examples(self, arrays: Sequence[np.ndarray]) -> Iterator[logdict]:
         """Yield the logs of each example that logged."""
@@ -170,7 +168,7 @@ def _logged(
 
 
 @ft.lru_cache(maxsize=1024)
-def _decoders(layout: Layout, prefix: str) -> list[Decoder]:
+def decoders(layout: Layout, prefix: str) -> list[Decoder]:
     """Return a decoder for each delivery of a packet. A layout is hashed by identity."""
     deliveries = jax.tree.unflatten(layout.form, layout.slots)
     return [Decoder.of(delivery, prefix) for delivery in deliveries]

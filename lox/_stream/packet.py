@@ -14,7 +14,7 @@ packets of one host call. This is its `Layout`, made when the program is compile
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,15 +31,12 @@ LARGE = 16 * 2**10
 ArrayGroups = Sequence[Sequence[int]]
 
 
-class Packet(NamedTuple):
+@frozen
+class Packet:
     """The arrays that one host call has brought, and how to read them."""
 
     arrays: Sequence[np.ndarray]
     layout: "Layout"
-
-    @property
-    def nbytes(self) -> int:
-        return self.layout.nbytes
 
     def records(self) -> tuple[Record, ...]:
         """Return the records of a packet that holds records."""

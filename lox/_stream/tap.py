@@ -21,7 +21,7 @@ from lox._jax.types import AnyArray, Program, PyTree
 from lox._logdict.logdict import logdict
 from lox._rows.types import P, R
 from lox._stream.callbacks import awaited, call_soon, start_callbacks, stopped
-from lox._stream.decode import unpack
+from lox._stream.decode import decoders
 from lox._stream.default_print import print_logs
 from lox._stream.handler import Tap
 from lox._stream.host_call_order import last_token
@@ -250,7 +250,12 @@ class Listener:
 
     def _deliver(self, packet: Packet) -> None:
         callback = self._call_with_process if self.process else self.callback
-        unpack(packet, self.prefix, callback)
+        for decoder in decoders(packet.layout, self.prefix):
+            if decoder.is_single:
+                callback(decoder.decode(packet.arrays))
+            else:
+                for logs in decoder.decode_examples(packet.arrays):
+                    callback(logs)
 
     def _call_with_process(self, logs: logdict) -> None:
         number = np.array(jax.process_index())

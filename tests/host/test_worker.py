@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from lox_host import worker_thread
 from lox_host.worker_thread import Worker, current_worker
 
 
@@ -66,6 +67,19 @@ def test_patience_ends():
     for _ in range(4):
         worker.submit(gate.wait)
     gate.set()
+    worker.stop()
+
+
+@pytest.mark.parametrize(("calls", "nbytes"), [(60, 0), (2, worker_thread.MANY)])
+def test_many_calls_or_bytes_wake_a_worker_that_lets_calls_gather(calls, nbytes):
+    worker = Worker("test", max_calls=100, pause=3600)
+    worker.start()
+    worker.wait()
+    time.sleep(0.05)  # it pauses by now
+    is_made = threading.Event()
+    for _ in range(calls):
+        worker.submit(is_made.set, nbytes)
+    assert is_made.wait(10)
     worker.stop()
 
 
