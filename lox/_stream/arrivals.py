@@ -71,12 +71,18 @@ def wait_for_arrivals() -> None:
     """Wait until the packets of all programs called so far have been delivered."""
     # To ask the thread takes longer than to log a number.
     if _expected:
-        arrival_thread.wait()
+        arrival_thread.run(_deliver_all)
+
+
+def _deliver_all() -> None:
+    # Usually, all are delivered by now. Only if Ctrl-C came before `expect` had submitted
+    # its call, one is left.
+    while _expected:
+        _deliver_first()
 
 
 def _deliver_first() -> None:
     """Wait for the first packet, and deliver it unless a host call has done that."""
-    # This is called once for each packet, so others may be left for later calls.
     first = next(iter(_expected), None)
     if first is None:
         return

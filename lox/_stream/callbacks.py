@@ -38,7 +38,8 @@ callback_thread = Worker(
     max_bytes=64 * 2**20,
     pause=0.005,
     patience=1.0,
-    waits_for_others=host_call.is_in_program,
+    # At the end of the process, nobody waits for a callback that does not return.
+    waits_for_others=lambda id: _end.is_given_up or host_call.is_in_program(id),
 )
 # How many seconds to wait for a callback at the end of the process.
 PATIENCE = 30.0
@@ -275,7 +276,7 @@ class _End:
 
     def _give_up(self, what: str) -> None:
         self.is_given_up = True
-        waiting = callback_thread.waiting_calls()
+        waiting = callback_thread.waiting_calls() + arrival_thread.waiting_calls()
         for listener in _failures.attempted:
             text = f"lox: {listener} {what}. {waiting} records were not delivered."
             print(text, file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import lox
-from lox._stream import handler as _handler
+from lox._stream import arrivals, handler as _handler
 from lox_host import write_buffer
 from support.delivered import assert_delivered, heard
 from support.truth import run
@@ -329,3 +329,19 @@ def test_the_end_of_the_process_waits_for_them(tmp_path):
     found = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert (found.returncode, found.stderr) == (0, "")
     assert lox.load(store)["x"].tolist() == list(range(10))
+
+
+def test_an_interrupted_call_loses_no_record(monkeypatch):
+    found = []
+    tapped = lox.tap(jax.jit(twice_as_much), lambda logs: found.append(float(logs["x"])))
+    tapped(0.0)
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(arrivals.arrival_thread, "submit", interrupted)
+        tapped(1.0)
+    tapped(2.0)
+    lox.barrier()
+    assert found == [0, 1, 2]
