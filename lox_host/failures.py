@@ -106,6 +106,11 @@ class Failures:
                 self.unmute(failure.listener)
         return mine
 
+    def discard(self, failure: Failure) -> None:
+        """Forget a failure that has been raised to the user."""
+        with self._lock, contextlib.suppress(ValueError):
+            self._uncollected.remove(failure)
+
     @contextlib.contextmanager
     def awaiting(self, listener: Hashable) -> Iterator[None]:
         """Keep the failures of this listener for the thread inside this context."""

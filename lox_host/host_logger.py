@@ -198,16 +198,20 @@ class HostLogger:
             self.check()
         # Even without a run: the packet may be refused, and `settle` has to raise that.
         active_loggers[self] = None
+        if self.has_room():
+            self.buffer.add(source, layout, packet, nbytes)
+        else:
+            self.buffer.leave_out(source, packet)
+
+    def has_room(self) -> bool:
+        """Wait for room, and return whether a packet may be added."""
         # Wait for the back ends of members here. The result does not matter: one that is
         # down leaves the rows out by itself, and the others still get them.
         for back_end in self._others:
             back_end._guarded.watch()
             back_end.buffer.has_room()
         self._guarded.watch()
-        if self.buffer.has_room():
-            self.buffer.add(source, layout, packet, nbytes)
-        else:
-            self.buffer.leave_out(source, packet)
+        return self.buffer.has_room()
 
     def warn_of_shared(self, ids: Iterable[int], examples: int) -> None:
         """Warn, once per run, that several examples of a batch log to it."""

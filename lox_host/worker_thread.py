@@ -48,8 +48,6 @@ class Worker:
             threads costs the program more than the calls do. There is no pause if a thread
             waits for a result, the queue is half full, or it holds many bytes.
         patience: The most seconds that `submit` waits for room in the queue.
-        may_wait: Whether calls may wait for other workers. If two could wait for each
-            other, neither would ever go on.
         waits_for_others: Tells for a thread id whether that thread is itself waiting for a
             thread that may be about to submit. Then `submit` must not wait for room, or
             both would wait for ever.
@@ -66,11 +64,9 @@ class Worker:
         max_bytes: float = float("inf"),
         pause: float = 0.0,
         patience: float = float("inf"),
-        may_wait: bool = False,
         waits_for_others: Callable[[int], bool] = lambda thread: False,
     ):
         self.name, self.pause, self.patience = name, pause, patience
-        self.may_wait = may_wait
         self.max_calls, self.max_bytes = max_calls, max_bytes
         self._waits_for_others = waits_for_others
         self.progress = 0.0
@@ -136,10 +132,22 @@ class Worker:
         if 2 * self._queue.qsize() >= self.max_calls or self._waiting_bytes >= MANY:
             if not self._hurry.is_set():
                 self._hurry.set()
-            self._wait_for_room()
+            self.wait_for_room()
         if nbytes >= SMALL:
             self._count(nbytes)
         self._queue.put((call, nbytes))
+
+    def wait_for_room(self) -> None:
+        """Wait while the queue is full."""
+        deadline = time.monotonic() + self.patience
+        # Poll. A notification after each call would cost more than this.
+        while self._is_full() and may_wait() and not self.is_current():
+            thread = self._thread
+            if thread is None or self._waits_for_others(thread.ident or 0):
+                return
+            if time.monotonic() >= deadline or Interrupt.is_pending:
+                return
+            time.sleep(0.001)
 
     def run(self, call: Callable[[], T]) -> T:
         """Run a call after all submitted ones, and return its result or raise its error."""
@@ -203,17 +211,6 @@ class Worker:
         )
         return is_full and not self._is_unbounded
 
-    def _wait_for_room(self) -> None:
-        deadline = time.monotonic() + self.patience
-        # Poll. A notification after each call would cost more than this.
-        while self._is_full() and not self.is_current():
-            thread = self._thread
-            if thread is None or self._waits_for_others(thread.ident or 0):
-                return
-            if time.monotonic() >= deadline or Interrupt.is_pending:
-                return
-            time.sleep(0.001)
-
     def _count(self, nbytes: int) -> None:
         with self._lock:
             self._waiting_bytes += nbytes
@@ -253,6 +250,21 @@ class Worker:
 def current_worker() -> Worker | None:
     """Return the worker whose thread is the calling one, or None."""
     return getattr(_thread_local, "worker", None)
+
+
+@contextlib.contextmanager
+def without_waiting() -> Iterator[None]:
+    """Let this thread submit calls to queues that are full."""
+    _thread_local.may_wait = False
+    try:
+        yield
+    finally:
+        _thread_local.may_wait = True
+
+
+def may_wait() -> bool:
+    """Return whether this thread may wait until a queue has room."""
+    return getattr(_thread_local, "may_wait", True)
 
 
 def forget_threads() -> None:

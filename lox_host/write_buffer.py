@@ -33,7 +33,7 @@ from lox_host.interrupts import Interrupt
 from lox_host.rows import Batch, Block, merge_blocks
 from lox_host.runs.run import Run
 from lox_host.runs.run_registry import RunRegistry
-from lox_host.worker_thread import Worker, current_worker
+from lox_host.worker_thread import Worker, current_worker, may_wait
 
 # With this many rows or bytes, the buffer is written before it is time.
 MAX_ROWS = 10_000
@@ -135,19 +135,23 @@ class WriteBuffer:
         self._schedule()
 
     def has_room(self) -> bool:
-        """Wait for room, and return whether a packet may be added. On any thread."""
+        """Wait for room, and return whether a packet may be added. On any thread.
+
+        A thread that may not wait adds packets to a full buffer, too.
+        """
         if not self._is_full():
             return True
         start = time.monotonic()
         # A back end that logs while it writes cannot wait for itself, nor for a back end
         # that may be waiting for it.
-        worker = current_worker()
-        may_wait = worker is None or worker.may_wait
-        while self._is_full() and may_wait and self._worker.is_running():
-            if self._writer.is_down() or self._writer.has_stalled(start):
+        waits = may_wait() and current_worker() is None
+        while self._is_full() and self._worker.is_running():
+            if self._writer.is_down():
                 return False
-            if Interrupt.is_pending:
+            if Interrupt.is_pending or not waits:
                 return True
+            if self._writer.has_stalled(start):
+                return False
             time.sleep(0.001)  # a notification after each call would cost more
         return True
 

@@ -36,7 +36,14 @@ from jax.typing import ArrayLike, DTypeLike
 
 from lox._jax import patches
 from lox._jax.equations import close
-from lox._jax.extend import ClosedJaxpr, JaxprEqn, Primitive, jaxpr_as_fun
+from lox._jax.extend import (
+    ClosedJaxpr,
+    JaxprEqn,
+    Literal,
+    Primitive,
+    Var,
+    jaxpr_as_fun,
+)
 from lox._jax.tracing import setting, staged_program
 from lox._jax.types import AxisData, PyTree
 from lox_host.frozen import frozen
@@ -60,6 +67,12 @@ def _explicit_sharding(
     if not any(axis is not None for axis in axes):
         return None, [None] * np.ndim(x)
     return sharding.mesh, axes + [None] * (np.ndim(x) - len(axes))
+
+
+def is_explicitly_sharded(atom: Var | Literal) -> bool:
+    """Return whether the type of a variable says how its axes are sharded."""
+    sharding: Any = getattr(atom.aval, "sharding", None)
+    return any(axis is not None for axis in getattr(sharding, "spec", ()))
 
 
 def abstract_array(

@@ -87,6 +87,9 @@ class WriteRows:
         layout = packet.layout
         self.logger.take(self, layout, packet, layout.nbytes, stoppable=layout.stoppable)
 
+    def wait_for_room(self) -> None:
+        self.logger.has_room()
+
     def blocks(
         self, packets: Sequence[Packet], numbers: np.ndarray, times: np.ndarray
     ) -> list[Block]:

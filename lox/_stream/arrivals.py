@@ -7,99 +7,130 @@ waits for the packets, and delivers them in the order of the calls:
     program b        needs an output of a, makes a host call
 
 The host call of `b` must not overtake the packet of `a`, but the arrival thread may not
-have noticed yet that `a` has ended. So a host call delivers the packets that are there
-before its own. Packets that are not there yet belong to programs that run later, or beside
-the one that makes the call.
+have noticed yet that `a` has ended. So a host call first delivers all packets that are
+there. Those that are not belong to programs that run later, or beside the one that makes
+the call.
+
+To deliver a packet is to put it into a queue, even if that is full: whoever delivers it may
+be the one for whom the thread that empties the queue waits. The loop that calls the step
+waits for room instead.
 """
 
-import collections
 import contextlib
+import functools as ft
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import jax
 
-from lox_host.frozen import frozen
 from lox_host.interrupts import makes_host_calls
 from lox_host.process_exit import in_forked_child
-from lox_host.worker_thread import Worker
+from lox_host.worker_thread import Worker, without_waiting
 
 
-@frozen
 class Arrival:
     """A packet that a program may still be computing.
 
-    Attributes:
+    Args:
+        listener: Who the packet is for.
         arrays: The arrays of the packet.
-        deliver: Hands the packet on.
+        deliver: Hands the packet on. It raises if the program has failed.
     """
 
-    arrays: Sequence[jax.Array]
-    deliver: Callable[[], None]
+    def __init__(
+        self, listener: Hashable, arrays: Sequence[jax.Array], deliver: Callable[[], None]
+    ):
+        self.listener, self.arrays, self.deliver = listener, arrays, deliver
 
     def is_there(self) -> bool:
-        return all(x.is_ready() for x in self.arrays)  # pyright: ignore[reportAttributeAccessIssue]
+        # Someone may delete all arrays of JAX. Then `deliver` raises.
+        return all(x.is_deleted() or x.is_ready() for x in self.arrays)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-arrival_thread = Worker("lox-arrivals", max_calls=1000, max_bytes=64 * 2**20, may_wait=True)
+arrival_thread = Worker("lox-arrivals", max_calls=1000, max_bytes=64 * 2**20)
 # What has not been delivered, in the order of the calls.
-_expected: collections.deque[Arrival] = collections.deque()
-# Held while a packet is delivered, so that no other overtakes it.
+_expected: dict[Arrival, None] = {}
+# Held while packets are delivered, so that no other overtakes them.
 _delivering = threading.Lock()
+# The error of a program, until a thread that waits for packets raises it.
+_errors: list[Exception] = []
 
 
-def expect(arrays: Sequence[jax.Array], deliver: Callable[[], None], nbytes: int) -> None:
-    """Call `deliver` when arrays are there, after all earlier calls of this kind."""
+def expect(arrival: Arrival, nbytes: int) -> None:
+    """Deliver a packet when it is there, after those of all earlier calls."""
     arrival_thread.start()
-    _expected.append(Arrival(arrays, deliver))
-    arrival_thread.submit(_deliver_first, nbytes)
+    _expected[arrival] = None
+    arrival_thread.submit(ft.partial(_wait_for, [arrival]), nbytes)
+
+
+def expected_packets() -> int:
+    """Return how many packets have not been delivered."""
+    return len(_expected)
 
 
 def deliver_what_is_there() -> None:
-    """Deliver the packets of programs that have ended."""
+    """Deliver the packets of programs that have ended, in the order of the calls."""
     # Usually there are none, and a lock would cost as much as the rest of a host call.
     if not _expected:
         return
-    # If a program has failed, the arrival thread says so. It did not fail in this one.
-    with _delivering, contextlib.suppress(Exception):
-        while _expected and _expected[0].is_there():
-            _expected[0].deliver()
-            _expected.popleft()
+    with _delivering, without_waiting():
+        # The last one first: if a packet is there, so are those that it depends on, even
+        # if they were not a moment ago.
+        there = [arrival for arrival in reversed(list(_expected)) if arrival.is_there()]
+        for arrival in reversed(there):
+            try:
+                arrival.deliver()
+            except Exception as error:
+                _keep(error)
+            finally:
+                del _expected[arrival]
+
+
+def _keep(error: Exception) -> None:
+    # In a loop, one program that fails makes all later ones fail. One error is enough.
+    if not _errors:
+        error.add_note("The records of a program that failed are missing.")
+        _errors.append(error)
 
 
 def wait_for_arrivals() -> None:
     """Wait until the packets of all programs called so far have been delivered."""
     # To ask the thread takes longer than to log a number.
     if _expected:
-        arrival_thread.run(_deliver_all)
+        arrival_thread.run(ft.partial(_wait_for, list(_expected)))
 
 
-def _deliver_all() -> None:
-    # Usually, all are delivered by now. Only if Ctrl-C came before `expect` had submitted
-    # its call, one is left.
-    while _expected:
-        _deliver_first()
-
-
-def _deliver_first() -> None:
-    """Wait for the first packet, and deliver it unless a host call has done that."""
-    first = next(iter(_expected), None)
-    if first is None:
-        return
-    with contextlib.suppress(Exception):  # `deliver` raises it again
-        jax.block_until_ready(first.arrays)
+def check_programs() -> None:
+    """Raise the error of a program that failed before it could return a packet, once."""
     with _delivering:
-        if _expected and _expected[0] is first:
-            try:
-                first.deliver()
-            finally:
-                _expected.popleft()
+        errors = list(_errors)
+        _errors.clear()
+    if errors:
+        raise errors[0]
+
+
+def drop(listener: Hashable) -> None:
+    """Forget the packets for a listener."""
+    with _delivering:
+        for arrival in list(_expected):
+            if arrival.listener == listener:
+                del _expected[arrival]
+
+
+def _wait_for(arrivals: Sequence[Arrival]) -> None:
+    """Wait until packets are there, and deliver them unless a host call has done that."""
+    for arrival in arrivals:
+        if arrival in _expected:
+            with contextlib.suppress(Exception):  # `deliver` raises it again
+                jax.block_until_ready(arrival.arrays)
+            deliver_what_is_there()
 
 
 def _forget() -> None:
     """Leave what is on its way to the parent of a forked process."""
     global _delivering
     _expected.clear()
+    _errors.clear()
     _delivering = threading.Lock()
 
 

@@ -17,13 +17,21 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from concurrent.futures import TimeoutError
 
 import jax
 
 from lox._jax import host_call, tracing
-from lox._stream.arrivals import arrival_thread, expect, wait_for_arrivals
+from lox._stream.arrivals import (
+    Arrival,
+    arrival_thread,
+    check_programs,
+    drop,
+    expect,
+    expected_packets,
+    wait_for_arrivals,
+)
 from lox._stream.packet import Packet
 from lox_host.failures import Failures
 from lox_host.process_exit import settle, stop_at_exit, wait_at_exit
@@ -102,7 +110,11 @@ def barrier() -> None:
         >>> heard
         [{'x': 1.0}]
     """
-    _wait_for_programs(None)
+    try:
+        _wait_for_programs(None)
+    except Exception:
+        settle()
+        raise
     settle()
 
 
@@ -135,26 +147,35 @@ def stopped(fun: Callable, listener: Hashable) -> Callable:
         failure = _failures.unreported(listener)
         if failure and tracing.staged_program() is None:
             # Skip what earlier calls have logged, but nothing that comes after.
-            deliver_later([], lambda: _unmute_later(listener), 0)
+            drop(listener)
+            _unmute_later(listener)
+            _failures.discard(failure)
             raise failure.report()
         return fun(*args, **kwargs)
 
     return stopping
 
 
-def deliver_later(
-    arrays: Sequence[jax.Array], deliver: Callable[[], None], nbytes: int
-) -> None:
-    """Call `deliver` on another thread when the arrays that a program returns are there."""
+def deliver_later(arrival: Arrival, nbytes: int) -> None:
+    """Deliver a packet on another thread when the program has computed it."""
     with _room_for_packets():
-        expect(arrays, deliver, nbytes)
+        expect(arrival, nbytes)
 
 
 def wait_for_packets() -> None:
     """Wait until the host has what the programs of this thread have logged so far."""
     with _room_for_packets():
-        jax.effects_barrier()
-        wait_for_arrivals()
+        try:
+            jax.effects_barrier()
+        except Exception:
+            _wait_for_returned_packets()
+            raise
+        _wait_for_returned_packets()
+
+
+def _wait_for_returned_packets() -> None:
+    wait_for_arrivals()
+    check_programs()
 
 
 def _room_for_packets() -> contextlib.AbstractContextManager[None]:
@@ -276,7 +297,7 @@ class _End:
 
     def _give_up(self, what: str) -> None:
         self.is_given_up = True
-        waiting = callback_thread.waiting_calls() + arrival_thread.waiting_calls()
+        waiting = callback_thread.waiting_calls() + expected_packets()
         for listener in _failures.attempted:
             text = f"lox: {listener} {what}. {waiting} records were not delivered."
             print(text, file=sys.stderr, flush=True)

@@ -14,14 +14,14 @@ packets of one host call. This is its `Layout`, made when the program is compile
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from lox._core.record import Delivery, Record
-from lox._jax.types import AnyArray, PyTreeDef
+from lox._jax.types import AnyArray, Program, PyTreeDef
 from lox_host.frozen import frozen
 
 # How many bytes make an array large.
@@ -45,6 +45,20 @@ class Packet:
     def deliveries(self) -> tuple[Delivery, ...]:
         """Return the deliveries of a packet that holds deliveries."""
         return self.layout.read(self.arrays)
+
+
+class Listens(Protocol):
+    """Takes packets on threads of JAX. It is hashable, as programs are cached by it."""
+
+    def __call__(self, packet: Packet, /) -> None: ...
+
+    def wait_for_room(self) -> None:
+        """Wait while too many packets have not been dealt with."""
+        ...
+
+    def configured(self, jaxpr: Program, interval: int | None) -> "Listens":
+        """Return what takes the packets of a program that sends every `interval`-th row."""
+        ...
 
 
 @frozen

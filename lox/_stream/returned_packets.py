@@ -13,7 +13,7 @@ as the program has computed it. All other programs make host calls.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -24,12 +24,14 @@ from lox._core.record import holds_records, log_effect, log_p
 from lox._core.staging import Traced
 from lox._jax import equations
 from lox._jax.extend import Jaxpr
+from lox._jax.sharding import is_explicitly_sharded
 from lox._jax.types import AnyArray, PyTree
 from lox._rows.collected import Collected
 from lox._rows.rows import key_data, static
+from lox._stream.arrivals import Arrival
 from lox._stream.callbacks import deliver_later
 from lox._stream.handler import delivery_of
-from lox._stream.packet import Layout, Packet, by_width, pack
+from lox._stream.packet import Layout, Listens, Packet, by_width, pack
 from lox_host.frozen import frozen
 
 
@@ -41,20 +43,25 @@ class Returned:
     Attributes:
         arrays: The arrays of the packet. The program may still be computing them.
         layout: The layout of the packet.
-        callback: What takes the packet.
+        listener: What takes the packet.
     """
 
     arrays: list[jax.Array]
     layout: Layout = static()
-    callback: Callable[[Packet], None] = static()
+    listener: Listens = static()
 
     def deliver_when_ready(self) -> None:
-        """Let another thread wait for the packet and call the callback with it."""
-        deliver_later(self.arrays, self._deliver, self.layout.nbytes)
+        """Let another thread wait for the packet, and give it to the listener.
+
+        If the listener has too many packets, wait for room.
+        """
+        arrival = Arrival(self.listener, self.arrays, self._deliver)
+        deliver_later(arrival, self.layout.nbytes)
+        self.listener.wait_for_room()
 
     def _deliver(self) -> None:
-        arrays = [np.asarray(array) for array in self.arrays]
-        self.callback(Packet(arrays, self.layout))
+        arrays = [np.array(array) for array in self.arrays]  # callbacks may change them
+        self.listener(Packet(arrays, self.layout))
 
 
 def can_return_records(traced: Traced) -> bool:
@@ -74,7 +81,9 @@ def _keys_logged_once(jaxpr: Jaxpr) -> Iterator[str | None]:
     """Yield the key of each record, and None for what may log any number of records."""
     for eqn in filter(holds_records, jaxpr.eqns):
         if eqn.primitive is log_p:
-            yield from eqn.params["keys"]
+            # Arrays whose types say how they are sharded cannot be packed into one.
+            is_sharded = any(map(is_explicitly_sharded, eqn.invars))
+            yield from [None] if is_sharded else eqn.params["keys"]
         elif equations.primitive_name(eqn) in ("jit", "pjit"):
             yield from _keys_logged_once(eqn.params["jaxpr"].jaxpr)
         else:
@@ -84,7 +93,7 @@ def _keys_logged_once(jaxpr: Jaxpr) -> Iterator[str | None]:
 def return_records(
     collect: Collect,
     run: AnyArray,
-    callback: Callable[[Packet], None],
+    listener: Listens,
     traced: Traced,
 ) -> tuple[PyTree, list[Returned]]:
     """Evaluate a program, and return its output and what it has logged.
@@ -92,7 +101,7 @@ def return_records(
     Args:
         collect: Selects the records.
         run: The number of the run that they belong to, if any.
-        callback: What takes the packet.
+        listener: What takes the packet.
         traced: The program.
     """
     # Each key has one row, which every interval keeps. Nothing around could listen.
@@ -108,4 +117,4 @@ def return_records(
     groups = by_width(leaves)
     # The program has ended by the time the callback is called.
     layout = Layout.of(form, leaves, groups, stoppable=False)
-    return traced.output(outs), [Returned(pack(leaves, groups), layout, callback)]
+    return traced.output(outs), [Returned(pack(leaves, groups), layout, listener)]

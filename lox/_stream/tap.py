@@ -3,7 +3,7 @@
 import functools as ft
 import types
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,12 +20,18 @@ from lox._jax import equations, tracing
 from lox._jax.types import AnyArray, Program, PyTree
 from lox._logdict.logdict import logdict
 from lox._rows.types import P, R
-from lox._stream.callbacks import awaited, call_soon, start_callbacks, stopped
+from lox._stream.callbacks import (
+    awaited,
+    call_soon,
+    callback_thread,
+    start_callbacks,
+    stopped,
+)
 from lox._stream.decode import decoders
 from lox._stream.default_print import print_logs
 from lox._stream.handler import Tap
 from lox._stream.host_call_order import last_token
-from lox._stream.packet import Packet
+from lox._stream.packet import Listens, Packet
 from lox._stream.returned_packets import Returned, can_return_records, return_records
 from lox_host.frozen import frozen
 from lox_host.interrupts import watch_signals
@@ -111,16 +117,6 @@ def tap(
     return around(tapping, listener)
 
 
-class Listens(Protocol):
-    """Takes packets on threads of JAX. It is hashable, as programs are cached by it."""
-
-    def __call__(self, packet: Packet, /) -> None: ...
-
-    def configured(self, jaxpr: Program, interval: int | None) -> Callable[[Packet], None]:
-        """Return the function that takes the packets of this program."""
-        ...
-
-
 def tapped(
     fun: Callable,
     listener: Listens,
@@ -163,7 +159,9 @@ def tapped(
 
     @ft.wraps(fun)
     def tapped_call(*args: PyTree, **kwargs: PyTree) -> PyTree:
-        if not tracing.is_eager():
+        # An output must not be NaN for `jax_debug_nans`, but what is logged may well be.
+        is_debugging = jax.config.jax_debug_nans or jax.config.jax_debug_infs
+        if is_debugging or not tracing.is_eager():
             return by_host_calls()(*args, **kwargs)
         out, packets = returning(*args, **kwargs)
         for packet in packets:
@@ -200,8 +198,8 @@ def _tap_returning(
     traced, collect = listening("lox.tap", collect, fun, *args, **kwargs)
     if not can_return_records(traced):
         return _with_host_calls(collect, listener, batch, run, traced), []
-    callback = listener.configured(traced.jaxpr, collect.interval)
-    return return_records(collect, run, callback, traced)
+    listener = listener.configured(traced.jaxpr, collect.interval)
+    return return_records(collect, run, listener, traced)
 
 
 def _with_host_calls(
@@ -225,7 +223,7 @@ class Listener:
     def __str__(self) -> str:
         return "The callback of `lox.tap`"
 
-    def configured(self, jaxpr: Program, interval: int | None) -> Callable[[Packet], None]:
+    def configured(self, jaxpr: Program, interval: int | None) -> "Listener":
         return self
 
     def check_steps(self, deliveries: Sequence[Delivery]) -> None:
@@ -247,6 +245,9 @@ class Listener:
 
     def __call__(self, packet: Packet) -> None:
         call_soon(self, self._deliver, packet)
+
+    def wait_for_room(self) -> None:
+        callback_thread.wait_for_room()
 
     def _deliver(self, packet: Packet) -> None:
         callback = self._call_with_process if self.process else self.callback

@@ -402,3 +402,22 @@ def test_explicit_shardings(fun, options):
     np.testing.assert_allclose(logs["x"], plain["x"], rtol=1e-6)
     for ours, theirs in zip(heard, expected, strict=True):
         np.testing.assert_allclose(ours["x"], theirs["x"])
+
+
+def test_a_tapped_step_with_explicit_shardings():
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
+    heard = []
+    step = lox.tap(
+        jax.jit(lambda x: lox.log({"x": x, "sum": x.sum()}) and x + 1), heard.append
+    )
+    with jax.set_mesh(mesh):
+        x = jax.device_put(np.arange(8.0, dtype=np.float32), NamedSharding(mesh, P("data")))
+        for _ in range(3):
+            x = step(x)
+        lox.barrier()
+
+    assert x.sharding.spec == P("data")
+    assert [logs["x"].tolist() for logs in heard] == [
+        [n + i for n in range(8)] for i in range(3)
+    ]
+    assert [float(logs["sum"]) for logs in heard] == [28, 36, 44]

@@ -1,6 +1,8 @@
 """A jitted step in a Python loop is tapped without host calls, and nobody can tell."""
 
 import functools as ft
+import os
+import pathlib
 import subprocess
 import sys
 import threading
@@ -13,9 +15,10 @@ import numpy as np
 import pytest
 
 import lox
-from lox._stream import arrivals, handler as _handler
+from lox._stream import arrivals, callbacks, handler as _handler
 from lox_host import write_buffer
 from support.delivered import assert_delivered, heard
+from support.slow import slow
 from support.truth import run
 
 X = jnp.array([0.5, -1.5, 2.0])
@@ -173,6 +176,271 @@ def test_host_calls_of_later_programs_come_later(transform):
     assert found == 20 * list(range(20))
 
 
+TWO_DEVICES = """
+import time
+import jax, jax.numpy as jnp, lox
+from support.slow import slow
+
+def looped(x):
+    return jax.lax.fori_loop(0, 1, lambda i, x: lox.log({"x": x}) and x + 1, x)
+
+found = []
+def hear(logs):
+    if logs["x"] == -1:
+        raise ValueError("enough")
+    found.append(int(logs["x"]))
+
+late = lox.tap(jax.jit(lambda x: lox.log({"x": x + slow(x)})), lambda logs: hear(logs))
+step = lox.tap(jax.jit(lambda x: lox.log({"x": x}) and x + 1), hear)
+later = jax.jit(lox.tap(looped, hear))
+far = jax.device_put(jnp.float32(100), jax.devices()[1])
+late(far), later(step(0.0))
+lox.barrier()
+found.clear()
+"""
+IN_ORDER = """
+for _ in range(5):
+    late(far)
+    x = jnp.float32(0)
+    for _ in range(3):
+        x = later(step(x))
+    lox.barrier()
+assert [x for x in found if x < 100] == 5 * [0, 1, 2, 3, 4, 5], found
+assert found.count(100) == 5, found
+"""
+AFTER_A_FAILURE = """
+step(-1.0)
+time.sleep(0.2)
+late(far)
+try:
+    step(0.0)
+    found.append("no error")
+except RuntimeError:
+    jax.block_until_ready(later(1.0))
+lox.barrier()
+assert sorted(found) == [1, 100], found
+"""
+
+
+@pytest.mark.parametrize("program", [IN_ORDER, AFTER_A_FAILURE])
+def test_host_calls_do_not_wait_for_packets_of_another_device(program):
+    command = [sys.executable, "-c", TWO_DEVICES + program]
+    tests = str(pathlib.Path(__file__).parents[1])
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "2", "PYTHONPATH": tests}
+    found = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+class Keep:
+    """A writer that keeps the values of `x`."""
+
+    def __init__(self):
+        self.kept = []
+
+    def write(self, batch):
+        self.kept.extend(row.values["x"].item() for row in batch.rows())
+
+    open = flush = close = lambda self, *run: None
+
+
+def logs_late(x):
+    lox.log({"x": x + slow(x)})
+    return x + 1
+
+
+def fail(*args):
+    raise ValueError("no luck")
+
+
+@pytest.mark.parametrize("end", ["finish", "with", "barrier"])
+def test_none_is_lost_where_another_program_has_failed(end):
+    logger = lox.loggers.Logger(writer := Keep())
+    run = logger.init(0)
+    step = logger.tap(jax.jit(logs_late), run)
+    x = step(jnp.float32(0))
+    jax.jit(lambda x: jax.debug.callback(fail, x))(1.0)
+    for _ in range(4):
+        x = step(x)
+    ways = {
+        "finish": lambda: logger.finish(run),
+        "with": lambda: logger.__exit__(None),
+        "barrier": lox.barrier,
+    }
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no luck"):
+        ways[end]()
+    assert writer.kept == [0, 1, 2, 3, 4]
+
+
+def test_a_program_that_fails_is_reported_once(capfd):
+    found = []
+    step = lox.tap(jax.jit(twice_as_much), lambda logs: found.append(float(logs["x"])))
+    # JAX returns at once, as it waits for the input of the program that is going to fail.
+    x = jax.jit(lambda x: jax.pure_callback(fail, x, x))(jax.jit(slow)(1.0))
+    for _ in range(10):
+        x = step(x)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no luck") as error:
+        lox.barrier()
+    assert error.value.__notes__ == ["The records of a program that failed are missing."]
+    lox.barrier()
+    assert found == []
+    assert "Traceback" not in capfd.readouterr().err
+    step(2.0)
+    lox.barrier()
+    assert found == [2]
+
+
+def test_a_packet_that_is_deleted_before_it_is_delivered_is_reported():
+    found = []
+    step = lox.tap(jax.jit(logs_late), lambda logs: found.append(float(logs["x"])))
+    first = {id(x) for x in jax.live_arrays()}
+    step(1.0)
+    for x in jax.live_arrays():
+        if id(x) not in first:
+            x.delete()
+    with pytest.raises(RuntimeError, match="deleted"):
+        lox.barrier()
+    step(2.0)
+    lox.barrier()
+    assert found == [2]
+
+
+def test_barrier_does_not_wait_for_what_other_threads_log_meanwhile():
+    has_ended = threading.Event()
+    step = lox.tap(jax.jit(logs_late), lambda logs: None)
+    seconds = []
+
+    def endless():
+        x = jnp.float32(0)
+        while not has_ended.is_set():
+            x = step(x)
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(endless)
+        for _ in range(10):
+            time.sleep(0.05)
+            start = time.monotonic()
+            lox.barrier()
+            seconds.append(time.monotonic() - start)
+        has_ended.set()
+        future.result()
+    assert max(seconds) < 5
+
+
+def test_a_callback_gets_arrays_that_it_may_change():
+    found = []
+
+    def double(logs):
+        logs["x"] *= 2
+        found.append(logs["x"].tolist())
+
+    lox.tap(jax.jit(twice_as_much), double)(X)
+    lox.barrier()
+    assert found == [[1, -3, 4]]
+
+
+@pytest.mark.parametrize("flag", ["jax_debug_nans", "jax_debug_infs"])
+def test_values_that_jax_is_to_find_may_be_logged(flag):
+    found = []
+    step = lox.tap(jax.jit(lambda x: lox.log({"x": x}) and 0.0), found.append)
+    jax.config.update(flag, True)
+    try:
+        step(jnp.nan)
+        step(jnp.inf)
+        lox.barrier()
+    finally:
+        jax.config.update(flag, False)
+    assert str([float(logs["x"]) for logs in found]) == "[nan, inf]"
+
+
+def test_all_kinds_of_values_in_one_record():
+    def log(x):
+        values = {
+            "bool": x > 0,
+            "complex": jax.lax.complex(x, -x),
+            "int4": x.astype(jnp.int4),
+            "float8": x.astype(jnp.float8_e4m3fn),
+            "uint8": jnp.uint8(250) + x.astype(jnp.uint8),
+            "key": jax.random.split(jax.random.key(3), 2),
+            "tree": [x, {"empty": x[:0]}],
+        }
+        lox.log(values, step=x.size)
+
+    x = jnp.array([1.0, 2.0, 3.0])
+    _, records = run(log, x)
+    _, found = heard(lambda hear: lox.tap(jax.jit(log), hear), x)
+    assert_delivered(found, records)
+
+
+class Hangs(Keep):
+    """A writer that does not return until it is let go."""
+
+    def __init__(self):
+        super().__init__()
+        self.may_return, self.is_called = threading.Event(), threading.Event()
+
+    def write(self, batch):
+        self.is_called.set()
+        self.may_return.wait(60)
+        super().write(batch)
+
+
+def test_a_logger_that_hangs_does_not_hold_up_callbacks(monkeypatch):
+    monkeypatch.setattr(write_buffer, "MAX_ROWS", 10)
+    logger = lox.loggers.Logger(writer := Hangs(), every=0.0)
+    run = logger.init(0)
+    step = logger.tap(jax.jit(twice_as_much), run)
+    seconds, found = [], []
+    looped = jax.jit(
+        lox.tap(
+            lambda x: jax.lax.fori_loop(0, 3, lambda i, x: lox.log({"x": x}) and x, x),
+            lambda logs: found.append(float(logs["x"])),
+        )
+    )
+
+    def loop():
+        for i in range(5000):
+            step(float(i))
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(loop)
+        assert writer.is_called.wait(10)
+        for i in range(10):
+            start = time.monotonic()
+            jax.block_until_ready(looped(float(i)))
+            seconds.append(time.monotonic() - start)
+        is_waiting = not future.done()
+        writer.may_return.set()
+        future.result()
+    logger.finish(run)
+    assert is_waiting
+    assert max(seconds) < 5
+    assert found == [i for i in range(10) for _ in range(3)]
+    assert writer.kept == [*range(5000)]
+
+
+def test_a_writer_may_call_tapped_functions(monkeypatch):
+    monkeypatch.setattr(write_buffer, "MAX_ROWS", 10)
+
+    class Calls(Keep):
+        def write(self, batch):
+            time.sleep(0.01)
+            lox.tap(jax.jit(logs_late), lambda logs: None)(0.0)
+            lox.tap(logs_late, lambda logs: None)(0.0)
+            super().write(batch)
+
+    logger = lox.loggers.Logger(writer := Calls(), every=0.0)
+    run = logger.init(0)
+    step = logger.tap(jax.jit(twice_as_much), run)
+    start = time.monotonic()
+    for i in range(200):
+        step(float(i))
+    logger.finish(run)
+    assert time.monotonic() - start < 20
+    assert writer.kept == [*range(200)]
+
+
 def test_a_loop_waits_for_a_slow_logger():
     class Slow:
         def write(self, batch):
@@ -187,7 +455,9 @@ def test_a_loop_waits_for_a_slow_logger():
         x = step(x)
         most = max(most, logger._host.buffer._bytes)
     lox.barrier()
-    assert most <= (write_buffer.ROOM * write_buffer.MAX_BYTES) + x.nbytes
+    # In the buffer is also what was on its way when it was full.
+    most_there = write_buffer.ROOM * write_buffer.MAX_BYTES
+    assert most <= most_there + arrivals.arrival_thread.max_bytes + x.nbytes
 
 
 def test_a_callback_that_raises_stops_the_loop():
@@ -225,6 +495,26 @@ def test_a_callback_that_fails_misses_what_was_logged_before_and_nothing_after()
     tapped(4.0)
     lox.barrier()
     assert heard == [0, 3, 4]
+
+
+def test_after_a_failure_another_error_is_not_hidden():
+    def may_fail(logs):
+        if logs["x"] == 1:
+            raise ValueError("enough")
+
+    step = lox.tap(jax.jit(twice_as_much), may_fail)
+    step(1.0)
+    while not callbacks._failures._muted:
+        time.sleep(0.01)
+    with pytest.raises(RuntimeError, match="enough"):
+        step(2.0)
+
+    def broken(x):
+        lox.log({"x": x})
+        raise KeyError("another")
+
+    with pytest.raises(KeyError, match="another"):
+        lox.tap(broken, may_fail)(3.0)
 
 
 def twice_as_much(x):

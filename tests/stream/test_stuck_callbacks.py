@@ -1,7 +1,6 @@
 """Callbacks that do not return, that run programs of their own, and Ctrl-C."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -97,16 +96,15 @@ def test_a_callback_that_never_returns_is_named_at_the_end():
     assert "2 records were not delivered" in err
 
 
-def test_a_callback_that_never_returns_does_not_hold_up_more_records_than_fit():
+def test_what_a_step_logs_to_a_callback_that_never_returns_is_counted():
     process = started("""
 tapped = lox.tap(jax.jit(lambda x: lox.log({"x": x}) and x + 1), stuck)
-for i in range(1100):
+for i in range(1003):
     tapped(i)
 """)
     _, err = process.communicate(timeout=30)
     assert "lox: The callback of `lox.tap` has not returned for 1 seconds" in err
-    (number,) = map(int, re.findall(r"(\d+) records were not delivered", err))
-    assert 1098 <= number <= 1099  # one of them may be on its way to the queue
+    assert "1002 records were not delivered" in err
 
 
 ENDLESS = """
