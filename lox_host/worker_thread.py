@@ -13,6 +13,7 @@ calls take too long and the queue fills up, the program waits in `submit`.
 """
 
 import contextlib
+import functools as ft
 import queue
 import threading
 import time
@@ -79,7 +80,9 @@ class Worker:
         self._lock = threading.Lock()
         self._hurry = threading.Event()
         self._thread: threading.Thread | None = None
-        self._is_stopping = self._is_unbounded = False
+        self._is_unbounded = False
+        # The thread that is to end now.
+        self._ending: threading.Thread | None = None
         # When each call of `call_later` is due.
         self._due: dict[Call, float] = {}
         # Calls in the queue that were requested, not submitted, by their futures.
@@ -95,20 +98,20 @@ class Worker:
 
     def stop(self) -> None:
         """End the thread after it has run all submitted calls and all due flushes."""
-        thread, self._thread = self._thread, None
-        self._is_stopping = thread is not None
+        thread = self._thread
+        self.retire()
         while thread is not None and thread.is_alive():
-            # An empty call wakes the thread. Another thread in `request` may take it out
-            # of the queue, so send one again until the thread has ended.
-            self._queue.put((_nothing, 0))
-            self._hurry.set()
             thread.join(0.1)
-        self._is_stopping = False
+            # A call wakes the thread. Another thread in `request` may have taken the last
+            # one out of the queue.
+            self._queue.put((_nothing, 0))
 
     def retire(self) -> None:
         """Let the thread end after it has run all submitted calls, without waiting."""
-        self._thread, self._is_stopping = None, True
-        self._queue.put((_nothing, 0))
+        with self._lock:
+            thread, self._thread = self._thread, None
+            # Others may go on submitting calls, and start another thread for these.
+            self._queue.put((ft.partial(setattr, self, "_ending", thread), 0))
         self._hurry.set()
 
     def is_running(self) -> bool:
@@ -141,7 +144,7 @@ class Worker:
         """Wait while the queue is full."""
         deadline = time.monotonic() + self.patience
         # Poll. A notification after each call would cost more than this.
-        while self._is_full() and may_wait() and not self.is_current():
+        while self._is_full() and may_wait():
             thread = self._thread
             if thread is None or self._waits_for_others(thread.ident or 0):
                 return
@@ -161,18 +164,25 @@ class Worker:
         future: Future[T] = Future()
         if self.is_current():
             _fulfil(future, call)
-        elif self._thread is None:
+        elif not self._ask(future, call):
             # Run what was submitted before, to keep the order. Another thread may do the
             # same and take the last call, so do not wait for one.
             with contextlib.suppress(queue.Empty):
-                while True:
+                for _ in range(self._queue.qsize()):
                     self._make(*self._queue.get_nowait())
             _fulfil(future, call)
-        else:
-            self._requests.add(future)
-            self._queue.put((lambda: self._fulfil_request(future, call), 0))
-            self._hurry.set()
         return future
+
+    def _ask(self, future: Future[T], call: Callable[[], T]) -> bool:
+        """Let the thread fulfil a future, and return whether it runs."""
+        fulfil = ft.partial(self._fulfil_request, future, call)
+        with self._lock:
+            if self._thread is None:
+                return False
+            self._requests.add(future)
+            self._queue.put((fulfil, 0))
+        self._hurry.set()
+        return True
 
     def _fulfil_request(self, future: Future[T], call: Callable[[], T]) -> None:
         self._requests.discard(future)
@@ -216,19 +226,19 @@ class Worker:
             self._waiting_bytes += nbytes
 
     def _work(self) -> None:
-        _thread_local.worker = self
-        while not (self._is_stopping and self._queue.empty()):
+        _thread_local.worker, thread = self, threading.current_thread()
+        while self._ending is not thread:
             # Wait for the next call, but no longer than until a flush is due. No variable
             # keeps the call: it may hold arrays of JAX, and to free these while the
             # interpreter shuts down would abort the process.
             with contextlib.suppress(queue.Empty):
                 self._make(*self._queue.get(timeout=self._seconds_until_due()))
-                while not self._due:
+                while not self._due and self._ending is not thread:
                     self._make(*self._queue.get_nowait())
             if self._due:
                 self._make(lambda: self.flush(time.monotonic()), 0)
             # Let calls gather before this thread takes the interpreter lock again.
-            if self._queue.empty() and not self._is_stopping:
+            if self._queue.empty() and self._ending is not thread:
                 self._hurry.wait(self.pause)
                 self._hurry.clear()
         self._make(self.flush, 0)
@@ -263,8 +273,11 @@ def without_waiting() -> Iterator[None]:
 
 
 def may_wait() -> bool:
-    """Return whether this thread may wait until a queue has room."""
-    return getattr(_thread_local, "may_wait", True)
+    """Return whether this thread may wait until a queue has room.
+
+    The thread of a worker may not: the one that empties the queue may be waiting for it.
+    """
+    return current_worker() is None and getattr(_thread_local, "may_wait", True)
 
 
 def forget_threads() -> None:

@@ -33,7 +33,7 @@ from lox_host.interrupts import Interrupt
 from lox_host.rows import Batch, Block, merge_blocks
 from lox_host.runs.run import Run
 from lox_host.runs.run_registry import RunRegistry
-from lox_host.worker_thread import Worker, current_worker, may_wait
+from lox_host.worker_thread import Worker, may_wait
 
 # With this many rows or bytes, the buffer is written before it is time.
 MAX_ROWS = 10_000
@@ -142,13 +142,10 @@ class WriteBuffer:
         if not self._is_full():
             return True
         start = time.monotonic()
-        # A back end that logs while it writes cannot wait for itself, nor for a back end
-        # that may be waiting for it.
-        waits = may_wait() and current_worker() is None
         while self._is_full() and self._worker.is_running():
             if self._writer.is_down():
                 return False
-            if Interrupt.is_pending or not waits:
+            if Interrupt.is_pending or not may_wait():
                 return True
             if self._writer.has_stalled(start):
                 return False

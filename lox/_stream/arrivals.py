@@ -25,7 +25,7 @@ import jax
 
 from lox_host.interrupts import makes_host_calls
 from lox_host.process_exit import in_forked_child
-from lox_host.worker_thread import Worker, without_waiting
+from lox_host.worker_thread import Worker, current_worker, without_waiting
 
 
 class Arrival:
@@ -35,25 +35,33 @@ class Arrival:
         listener: Who the packet is for.
         arrays: The arrays of the packet.
         deliver: Hands the packet on. It raises if the program has failed.
+
+    Attributes:
+        thread: The thread that has called the program.
     """
 
     def __init__(
         self, listener: Hashable, arrays: Sequence[jax.Array], deliver: Callable[[], None]
     ):
         self.listener, self.arrays, self.deliver = listener, arrays, deliver
+        self.thread = threading.get_ident()
 
     def is_there(self) -> bool:
-        # Someone may delete all arrays of JAX. Then `deliver` raises.
-        return all(x.is_deleted() or x.is_ready() for x in self.arrays)  # pyright: ignore[reportAttributeAccessIssue]
+        try:
+            return all(x.is_ready() for x in self.arrays)  # pyright: ignore[reportAttributeAccessIssue]
+        except RuntimeError:
+            return True  # someone has deleted all arrays of JAX, which `deliver` reports
 
 
 arrival_thread = Worker("lox-arrivals", max_calls=1000, max_bytes=64 * 2**20)
 # What has not been delivered, in the order of the calls.
 _expected: dict[Arrival, None] = {}
+# By the thread that has called a program: its error, until that thread waits for packets.
+_errors: dict[int, Exception] = {}
 # Held while packets are delivered, so that no other overtakes them.
-_delivering = threading.Lock()
-# The error of a program, until a thread that waits for packets raises it.
-_errors: list[Exception] = []
+_delivering = threading.RLock()
+# The thread that holds it to deliver packets.
+_deliverer: int | None = None
 
 
 def expect(arrival: Arrival, nbytes: int) -> None:
@@ -68,43 +76,72 @@ def expected_packets() -> int:
     return len(_expected)
 
 
+def is_delivering() -> bool:
+    """Return whether this thread delivers packets.
+
+    Then it is in a finalizer: Python may call one at any moment. To wait in there for what
+    another thread delivers would be for ever.
+    """
+    return _deliverer == threading.get_ident()
+
+
 def deliver_what_is_there() -> None:
     """Deliver the packets of programs that have ended, in the order of the calls."""
+    global _deliverer
     # Usually there are none, and a lock would cost as much as the rest of a host call.
-    if not _expected:
+    if not _expected or is_delivering():
         return
     with _delivering, without_waiting():
-        # The last one first: if a packet is there, so are those that it depends on, even
-        # if they were not a moment ago.
-        there = [arrival for arrival in reversed(list(_expected)) if arrival.is_there()]
-        for arrival in reversed(there):
-            try:
-                arrival.deliver()
-            except Exception as error:
-                _keep(error)
-            finally:
-                del _expected[arrival]
+        _deliverer = threading.get_ident()
+        try:
+            _deliver_in_order()
+        finally:
+            _deliverer = None
 
 
-def _keep(error: Exception) -> None:
+def _deliver_in_order() -> None:
+    # The last one first: if a packet is there, so are those that it depends on, even if
+    # they were not a moment ago.
+    there = [arrival for arrival in reversed(list(_expected)) if arrival.is_there()]
+    for arrival in reversed(there):
+        try:
+            arrival.deliver()
+        except Exception as error:
+            _keep(error, arrival.thread)
+        finally:
+            del _expected[arrival]
+
+
+def _keep(error: Exception, thread: int) -> None:
     # In a loop, one program that fails makes all later ones fail. One error is enough.
-    if not _errors:
+    if thread not in _errors:
         error.add_note("The records of a program that failed are missing.")
-        _errors.append(error)
+        _errors[thread] = error
 
 
 def wait_for_arrivals() -> None:
-    """Wait until the packets of all programs called so far have been delivered."""
+    """Wait until the packets of all programs called so far have been delivered.
+
+    A back end or a callback that calls this only waits for those of programs that it has
+    called itself. Other programs may be waiting for it.
+    """
     # To ask the thread takes longer than to log a number.
-    if _expected:
+    if not _expected:
+        return
+    if current_worker() is None:
         arrival_thread.run(ft.partial(_wait_for, list(_expected)))
+    else:
+        thread = threading.get_ident()
+        _wait_for([arrival for arrival in list(_expected) if arrival.thread == thread])
 
 
-def check_programs() -> None:
-    """Raise the error of a program that failed before it could return a packet, once."""
-    with _delivering:
-        errors = list(_errors)
-        _errors.clear()
+def check_programs(*, of_all_threads: bool = False) -> None:
+    """Raise the error of a program that failed before it could return a packet, once.
+
+    Usually, the program is one that this thread has called.
+    """
+    threads = list(_errors) if of_all_threads else [threading.get_ident()]
+    errors = [_errors.pop(thread) for thread in threads if thread in _errors]
     if errors:
         raise errors[0]
 
@@ -121,17 +158,18 @@ def _wait_for(arrivals: Sequence[Arrival]) -> None:
     """Wait until packets are there, and deliver them unless a host call has done that."""
     for arrival in arrivals:
         if arrival in _expected:
-            with contextlib.suppress(Exception):  # `deliver` raises it again
-                jax.block_until_ready(arrival.arrays)
+            for array in arrival.arrays:
+                with contextlib.suppress(Exception):  # `deliver` raises it again
+                    array.block_until_ready()
             deliver_what_is_there()
 
 
 def _forget() -> None:
     """Leave what is on its way to the parent of a forked process."""
-    global _delivering
+    global _delivering, _deliverer
     _expected.clear()
     _errors.clear()
-    _delivering = threading.Lock()
+    _delivering, _deliverer = threading.RLock(), None
 
 
 in_forked_child(_forget)

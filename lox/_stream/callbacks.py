@@ -30,6 +30,7 @@ from lox._stream.arrivals import (
     drop,
     expect,
     expected_packets,
+    is_delivering,
     wait_for_arrivals,
 )
 from lox._stream.packet import Packet
@@ -157,9 +158,14 @@ def stopped(fun: Callable, listener: Hashable) -> Callable:
 
 
 def deliver_later(arrival: Arrival, nbytes: int) -> None:
-    """Deliver a packet on another thread when the program has computed it."""
-    with _room_for_packets():
-        expect(arrival, nbytes)
+    """Deliver a packet on another thread when the program has computed it.
+
+    A callback waits for it: what else it may wait for, and who waits for it, is not known.
+    """
+    expect(arrival, nbytes)
+    if callback_thread.is_current():
+        with _room_for_packets():
+            wait_for_arrivals()
 
 
 def wait_for_packets() -> None:
@@ -189,6 +195,8 @@ def _room_for_packets() -> contextlib.AbstractContextManager[None]:
 
 def _wait_for_programs(listener: Hashable) -> None:
     """Wait for the programs that this thread has started, and for their callbacks."""
+    if is_delivering():
+        return
     try:
         wait_for_packets()
     except Exception:
@@ -265,6 +273,7 @@ class _End:
         self._is_waiting.set()
         try:
             _wait_for_programs(None)
+            check_programs(of_all_threads=True)
         except KeyboardInterrupt:
             self._give_up("was interrupted")
             raise

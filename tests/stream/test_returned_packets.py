@@ -1,5 +1,6 @@
 """A jitted step in a Python loop is tapped without host calls, and nobody can tell."""
 
+import contextlib
 import functools as ft
 import os
 import pathlib
@@ -294,11 +295,12 @@ def test_a_program_that_fails_is_reported_once(capfd):
 def test_a_packet_that_is_deleted_before_it_is_delivered_is_reported():
     found = []
     step = lox.tap(jax.jit(logs_late), lambda logs: found.append(float(logs["x"])))
-    first = {id(x) for x in jax.live_arrays()}
+    before = jax.live_arrays()
     step(1.0)
     for x in jax.live_arrays():
-        if id(x) not in first:
+        if not any(x is other for other in before):
             x.delete()
+    del before
     with pytest.raises(RuntimeError, match="deleted"):
         lox.barrier()
     step(2.0)
@@ -439,6 +441,117 @@ def test_a_writer_may_call_tapped_functions(monkeypatch):
     logger.finish(run)
     assert time.monotonic() - start < 20
     assert writer.kept == [*range(200)]
+
+
+@pytest.mark.parametrize("way", ["tap", "tap of jit"])
+def test_a_writer_does_not_wait_for_programs_that_wait_for_it(way, monkeypatch):
+    monkeypatch.setattr(write_buffer, "MAX_ROWS", 10)
+    monkeypatch.setattr(arrivals.arrival_thread, "max_calls", 10)
+    plain = lox.tap(twice_as_much, lambda logs: None)
+    step = lox.tap(jax.jit(twice_as_much), lambda logs: None)
+
+    class Calls(Keep):
+        def write(self, batch):
+            time.sleep(0.05)
+            (plain if way == "tap" else step)(0.0)
+            super().write(batch)
+
+    logger = lox.loggers.Logger(writer := Calls(), every=0.0, patience=5.0)
+    host = jax.jit(logger.tap(counting, logger.init(0)))
+    x = jax.block_until_ready(step(host(jnp.float32(0))))
+    lox.barrier()
+    writer.kept.clear()
+    x = jax.jit(slow)(x)  # JAX returns at once, also from the calls below
+    for _ in range(3):
+        x = host(x)
+        for _ in range(20):
+            x = step(0 * x)
+    jax.block_until_ready(x)
+    lox.barrier()
+    assert writer.kept == [*range(200), *range(200), *range(200)]
+
+
+def counting(x):
+    def body(i, x):
+        lox.log({"x": x})
+        return x + 1
+
+    return jax.lax.fori_loop(0, 200, body, x)
+
+
+def test_a_callback_may_wait_for_a_program_that_needs_a_step(monkeypatch):
+    monkeypatch.setattr(callbacks.callback_thread, "max_calls", 10)
+    found = []
+    inner = jax.jit(lox.tap(counting, lambda logs: found.append(float(logs["x"]))))
+    step = lox.tap(jax.jit(lambda x: lox.log({"x": x}) and slow(x)), lambda logs: None)
+
+    def callback(logs):
+        if logs["x"] == 3:
+            time.sleep(0.2)  # the queue is full by now
+            jax.block_until_ready(inner(step(0.0)))
+
+    start = time.monotonic()
+    jax.jit(lox.tap(counting, callback))(0.0)
+    lox.barrier()
+    assert time.monotonic() - start < 20
+    assert found == [*range(200)]
+
+
+def test_a_program_that_fails_is_not_the_error_of_other_threads():
+    def calls_another(logs):
+        lox.tap(twice_as_much, lambda logs: None)(0.0)
+        found.append(float(logs["x"]))
+
+    class Calls(Keep):
+        def write(self, batch):
+            lox.tap(twice_as_much, lambda logs: None)(0.0)
+            super().write(batch)
+
+    found: list[float] = []
+    logger = lox.loggers.Logger(writer := Calls(), every=0.0)
+    run = logger.init(0)
+    bad = lox.tap(jax.jit(twice_as_much), lambda logs: None)
+    x = bad(jax.jit(lambda x: jax.pure_callback(fail, x, x))(jax.jit(slow)(1.0)))
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        x.block_until_ready()
+    for i in range(5):
+        lox.tap(jax.jit(twice_as_much), calls_another)(float(i))
+        logger.tap(jax.jit(twice_as_much), run)(float(i))
+        time.sleep(0.05)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lox.tap(twice_as_much, lambda logs: None), 0.0).result()
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no luck"):
+        lox.barrier()
+    logger.finish(run)
+    assert (found, writer.kept) == ([*range(5)], [*range(5)])
+
+
+def test_a_finalizer_may_call_barrier():
+    class Trainer:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            threads.add(threading.current_thread().name)
+            lox.barrier()
+
+    threads: set[str] = set()
+    found = []
+    step = lox.tap(jax.jit(logs_next), lambda logs: found.append(int(logs["x"])))
+    x = jnp.float32(0)
+    for i in range(3000):
+        Trainer()
+        x = step(x)
+        if i % 50 == 0:
+            time.sleep(0.01)
+    lox.barrier()
+    assert found == [*range(3000)]
+    assert "lox-arrivals" in threads
+
+
+def logs_next(x):
+    lox.log({"x": x})
+    return x + 1
 
 
 def test_a_loop_waits_for_a_slow_logger():
@@ -619,6 +732,35 @@ def test_the_end_of_the_process_waits_for_them(tmp_path):
     found = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert (found.returncode, found.stderr) == (0, "")
     assert lox.load(store)["x"].tolist() == list(range(10))
+
+
+STILL_LOOPING = """
+import threading, time, jax, jax.numpy as jnp, lox
+
+def takes_a_moment(x):
+    ones = jnp.full((200, 200), 1.0)
+    y = jax.lax.fori_loop(0, 5, lambda i, y: jnp.tanh(y @ y + x), ones)
+    lox.log({"x": x + 0 * y[0, 0]})
+    return x + 1
+
+step = lox.tap(jax.jit(takes_a_moment), lambda logs: None)
+
+def loop():
+    x = jnp.float32(0)
+    while True:
+        x = step(x)
+
+threading.Thread(target=loop, daemon=True).start()
+time.sleep(1)
+print("end", flush=True)
+"""
+
+
+def test_the_process_ends_although_a_thread_goes_on_for_ever():
+    # JAX may abort it: the thread is inside a program when Python ends.
+    command = [sys.executable, "-c", STILL_LOOPING]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert found.stdout == "end\n"
 
 
 def test_an_interrupted_call_loses_no_record(monkeypatch):
