@@ -126,7 +126,7 @@ def wait_for_arrivals() -> None:
     called itself. Other programs may be waiting for it.
     """
     # To ask the thread takes longer than to log a number.
-    if not _expected:
+    if not _expected or is_delivering():
         return
     if current_worker() is None:
         arrival_thread.run(ft.partial(_wait_for, list(_expected)))
