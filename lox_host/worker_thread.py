@@ -144,7 +144,8 @@ class Worker:
         """Wait while the queue is full."""
         deadline = time.monotonic() + self.patience
         # Poll. A notification after each call would cost more than this.
-        while self._is_full() and may_wait():
+        # A worker does not wait: the thread that empties the queue may wait for it.
+        while self._is_full() and current_worker() is None:
             thread = self._thread
             if thread is None or self._waits_for_others(thread.ident or 0):
                 return
@@ -260,24 +261,6 @@ class Worker:
 def current_worker() -> Worker | None:
     """Return the worker whose thread is the calling one, or None."""
     return getattr(_thread_local, "worker", None)
-
-
-@contextlib.contextmanager
-def without_waiting() -> Iterator[None]:
-    """Let this thread submit calls to queues that are full."""
-    _thread_local.may_wait = False
-    try:
-        yield
-    finally:
-        _thread_local.may_wait = True
-
-
-def may_wait() -> bool:
-    """Return whether this thread may wait until a queue has room.
-
-    The thread of a worker may not: the one that empties the queue may be waiting for it.
-    """
-    return current_worker() is None and getattr(_thread_local, "may_wait", True)
 
 
 def forget_threads() -> None:

@@ -33,7 +33,7 @@ from lox_host.interrupts import Interrupt
 from lox_host.rows import Batch, Block, merge_blocks
 from lox_host.runs.run import Run
 from lox_host.runs.run_registry import RunRegistry
-from lox_host.worker_thread import Worker, may_wait
+from lox_host.worker_thread import Worker, current_worker
 
 # With this many rows or bytes, the buffer is written before it is time.
 MAX_ROWS = 10_000
@@ -137,7 +137,7 @@ class WriteBuffer:
     def has_room(self) -> bool:
         """Wait for room, and return whether a packet may be added. On any thread.
 
-        A thread that may not wait adds packets to a full buffer, too.
+        The threads of lox do not wait, but add packets to a full buffer, too.
         """
         if not self._is_full():
             return True
@@ -145,7 +145,9 @@ class WriteBuffer:
         while self._is_full() and self._worker.is_running():
             if self._writer.is_down():
                 return False
-            if Interrupt.is_pending or not may_wait():
+            # A back end that logs while it writes cannot wait for itself, nor for another
+            # one that may be waiting for it.
+            if Interrupt.is_pending or current_worker() is not None:
                 return True
             if self._writer.has_stalled(start):
                 return False

@@ -163,6 +163,14 @@ PATCHES = (
         "before it is lowered.",
     ),
     Patch(
+        name="packets before host calls",
+        target="jax._src.interpreters.pxla:ExecuteReplicated.__call__",
+        without="What a jitted step returns to `lox.tap` may be delivered after what a "
+        "program that was called later sends by host calls.",
+        change="Before a program starts that calls the host, waits until what earlier "
+        "steps return has been delivered.",
+    ),
+    Patch(
         name="shard_map under vmap",
         target="jax._src.interpreters.batching:BatchTrace.process_shard_map",
         without="Inside the `shard_map`, its own batch axes and those of a `vmap` around "

@@ -3,17 +3,14 @@
 A jitted step that is called from a Python loop returns before it has run. So another thread
 waits for the packets, and delivers them in the order of the calls:
 
-    program a        a's packet is there   ------->  arrival thread: deliver a's packet
-    program b        needs an output of a, makes a host call
+    program a    called ... runs ... its packet is there ---> arrival thread: deliver it
+    program b                                                 called ... makes host calls
 
-The host call of `b` must not overtake the packet of `a`, but the arrival thread may not
-have noticed yet that `a` has ended. So a host call first delivers all packets that are
-there. Those that are not belong to programs that run later, or beside the one that makes
-the call.
+The host calls of `b` must not overtake the packet of `a`. So before JAX starts a program
+that calls the host, the packets of all programs that were called earlier are delivered.
 
-To deliver a packet is to put it into a queue, even if that is full: whoever delivers it may
-be the one for whom the thread that empties the queue waits. The loop that calls the step
-waits for room instead.
+To deliver a packet is to put it into a queue, even if that is full: the thread that empties
+the queue may be waiting for a packet. The loop that calls the step waits for room instead.
 """
 
 import contextlib
@@ -23,9 +20,9 @@ from collections.abc import Callable, Hashable, Sequence
 
 import jax
 
-from lox_host.interrupts import makes_host_calls
+from lox._stream.program_start import wait_before_host_calls
 from lox_host.process_exit import in_forked_child
-from lox_host.worker_thread import Worker, current_worker, without_waiting
+from lox_host.worker_thread import Worker, current_worker
 
 
 class Arrival:
@@ -46,21 +43,15 @@ class Arrival:
         self.listener, self.arrays, self.deliver = listener, arrays, deliver
         self.thread = threading.get_ident()
 
-    def is_there(self) -> bool:
-        try:
-            return all(x.is_ready() for x in self.arrays)  # pyright: ignore[reportAttributeAccessIssue]
-        except RuntimeError:
-            return True  # someone has deleted all arrays of JAX, which `deliver` reports
-
 
 arrival_thread = Worker("lox-arrivals", max_calls=1000, max_bytes=64 * 2**20)
 # What has not been delivered, in the order of the calls.
 _expected: dict[Arrival, None] = {}
 # By the thread that has called a program: its error, until that thread waits for packets.
 _errors: dict[int, Exception] = {}
-# Held while packets are delivered, so that no other overtakes them.
+# Held while a packet is delivered, so that only one thread does it.
 _delivering = threading.RLock()
-# The thread that holds it to deliver packets.
+# The thread that holds it to deliver a packet.
 _deliverer: int | None = None
 
 
@@ -68,7 +59,7 @@ def expect(arrival: Arrival, nbytes: int) -> None:
     """Deliver a packet when it is there, after those of all earlier calls."""
     arrival_thread.start()
     _expected[arrival] = None
-    arrival_thread.submit(ft.partial(_wait_for, [arrival]), nbytes)
+    arrival_thread.submit(ft.partial(_wait_up_to, arrival), nbytes)
 
 
 def expected_packets() -> int:
@@ -83,40 +74,6 @@ def is_delivering() -> bool:
     another thread delivers would be for ever.
     """
     return _deliverer == threading.get_ident()
-
-
-def deliver_what_is_there() -> None:
-    """Deliver the packets of programs that have ended, in the order of the calls."""
-    global _deliverer
-    # Usually there are none, and a lock would cost as much as the rest of a host call.
-    if not _expected or is_delivering():
-        return
-    with _delivering, without_waiting():
-        _deliverer = threading.get_ident()
-        try:
-            _deliver_in_order()
-        finally:
-            _deliverer = None
-
-
-def _deliver_in_order() -> None:
-    # The last one first: if a packet is there, so are those that it depends on, even if
-    # they were not a moment ago.
-    there = [arrival for arrival in reversed(list(_expected)) if arrival.is_there()]
-    for arrival in reversed(there):
-        try:
-            arrival.deliver()
-        except Exception as error:
-            _keep(error, arrival.thread)
-        finally:
-            del _expected[arrival]
-
-
-def _keep(error: Exception, thread: int) -> None:
-    # In a loop, one program that fails makes all later ones fail. One error is enough.
-    if thread not in _errors:
-        error.add_note("The records of a program that failed are missing.")
-        _errors[thread] = error
 
 
 def wait_for_arrivals() -> None:
@@ -154,14 +111,43 @@ def drop(listener: Hashable) -> None:
                 del _expected[arrival]
 
 
+def _wait_up_to(arrival: Arrival) -> None:
+    """Deliver a packet, and those before it: Ctrl-C may have kept one from the thread."""
+    arrivals = list(_expected)
+    if arrival in arrivals:
+        _wait_for(arrivals[: arrivals.index(arrival) + 1])
+
+
 def _wait_for(arrivals: Sequence[Arrival]) -> None:
-    """Wait until packets are there, and deliver them unless a host call has done that."""
+    """Wait until packets are there, and deliver them unless another thread has."""
     for arrival in arrivals:
         if arrival in _expected:
             for array in arrival.arrays:
                 with contextlib.suppress(Exception):  # `deliver` raises it again
                     array.block_until_ready()
-            deliver_what_is_there()
+            _deliver(arrival)
+
+
+def _deliver(arrival: Arrival) -> None:
+    global _deliverer
+    with _delivering:
+        if arrival not in _expected:
+            return
+        _deliverer = threading.get_ident()
+        try:
+            arrival.deliver()
+        except Exception as error:
+            _keep(error, arrival.thread)
+        finally:
+            _deliverer = None
+            del _expected[arrival]
+
+
+def _keep(error: Exception, thread: int) -> None:
+    # In a loop, one program that fails makes all later ones fail. One error is enough.
+    if thread not in _errors:
+        error.add_note("The records of a program that failed are missing.")
+        _errors[thread] = error
 
 
 def _forget() -> None:
@@ -173,6 +159,4 @@ def _forget() -> None:
 
 
 in_forked_child(_forget)
-# JAX makes some host calls on the main thread. If Ctrl-C interrupted one between two
-# statements here, the packet would be delivered twice.
-makes_host_calls(deliver_what_is_there.__code__)
+wait_before_host_calls(wait_for_arrivals)

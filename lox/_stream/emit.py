@@ -27,7 +27,6 @@ from lox._core.record import Carried, Delivery, Record, bind, emit_p
 from lox._jax import device_calls, host_call, sharding
 from lox._jax.types import AnyArray
 from lox._rows.rows import key_data
-from lox._stream.arrivals import deliver_what_is_there
 from lox._stream.packet import Layout, Packet, by_width, pack
 from lox_host.interrupts import check_interrupt
 
@@ -63,7 +62,6 @@ def _impl(token, *leaves, form, callback, **params):
     if any(_is_wanted(record) for record in jax.tree.unflatten(form, arrays)):
         # Nothing is packed: the arrays are on the host already.
         one_by_one = [[i] for i in range(len(arrays))]
-        deliver_what_is_there()
         callback(Packet(arrays, Layout.of(form, arrays, one_by_one)))
     return [token]
 
@@ -87,7 +85,6 @@ def _lowering(call_host: Callable) -> Callable:
                 # Ctrl-C in a long program is noticed here, at the next host call.
                 if alone:
                     check_interrupt()
-                deliver_what_is_there()
                 callback(Packet(arrays, layout))
 
             def call():
