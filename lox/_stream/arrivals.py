@@ -79,17 +79,22 @@ def is_delivering() -> bool:
 def wait_for_arrivals() -> None:
     """Wait until the packets of all programs called so far have been delivered.
 
-    A back end or a callback that calls this only waits for those of programs that it has
-    called itself. Other programs may be waiting for it.
+    A back end, a callback or a host call that calls this only waits for those of programs
+    that it has called itself. Other programs may be waiting for it.
     """
     # To ask the thread takes longer than to log a number.
     if not _expected or is_delivering():
         return
-    if current_worker() is None:
+    if current_worker() is None and not _is_thread_of_jax():
         arrival_thread.run(ft.partial(_wait_for, list(_expected)))
     else:
         thread = threading.get_ident()
         _wait_for([arrival for arrival in list(_expected) if arrival.thread == thread])
+
+
+def _is_thread_of_jax() -> bool:
+    """Return whether Python has not started this thread."""
+    return isinstance(threading.current_thread(), threading._DummyThread)
 
 
 def check_programs(*, of_all_threads: bool = False) -> None:
@@ -105,10 +110,9 @@ def check_programs(*, of_all_threads: bool = False) -> None:
 
 def drop(listener: Hashable) -> None:
     """Forget the packets for a listener."""
-    with _delivering:
-        for arrival in list(_expected):
-            if arrival.listener == listener:
-                del _expected[arrival]
+    for arrival in list(_expected):
+        if arrival.listener == listener:
+            _expected.pop(arrival, None)
 
 
 def _wait_up_to(arrival: Arrival) -> None:
@@ -140,7 +144,7 @@ def _deliver(arrival: Arrival) -> None:
             _keep(error, arrival.thread)
         finally:
             _deliverer = None
-            del _expected[arrival]
+            _expected.pop(arrival, None)
 
 
 def _keep(error: Exception, thread: int) -> None:

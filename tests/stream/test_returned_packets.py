@@ -24,6 +24,7 @@ from support.slow import slow
 from support.truth import run
 
 X = jnp.array([0.5, -1.5, 2.0])
+TESTS = str(pathlib.Path(__file__).parents[1])
 
 
 def step(x):
@@ -226,8 +227,7 @@ assert found == [100, 1], found
 @pytest.mark.parametrize("program", [IN_ORDER, AFTER_A_FAILURE])
 def test_records_of_two_devices_come_in_the_order_of_the_calls(program):
     command = [sys.executable, "-c", TWO_DEVICES + program]
-    tests = str(pathlib.Path(__file__).parents[1])
-    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "2", "PYTHONPATH": tests}
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "2", "PYTHONPATH": TESTS}
     found = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=100
     )
@@ -742,6 +742,44 @@ def test_the_end_of_the_process_waits_for_them(tmp_path):
     found = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert (found.returncode, found.stderr) == (0, "")
     assert lox.load(store)["x"].tolist() == list(range(10))
+
+
+IN_A_HOST_CALL = """
+import jax, jax.numpy as jnp, lox
+from support.slow import slow
+
+def looped(x):
+    return jax.lax.fori_loop(0, 3, lambda i, x: lox.log({"x": x}) and x + 1, x)
+
+found = []
+inner = jax.jit(lox.tap(looped, lambda logs: found.append(float(logs["x"]))))
+step = lox.tap(jax.jit(lambda x: lox.log({"x": x})), lambda logs: None)
+inner(0.0), step(0.0)
+lox.barrier()
+
+def call(x):
+    jax.block_until_ready(inner(x))
+    lox.barrier()
+
+@jax.jit
+def program(x):
+    jax.debug.callback(call, x)
+    return x + slow(x)
+
+# JAX returns at once, as each program waits for the one before.
+step(program(jax.jit(lambda x: x + slow(x, steps=1000))(1.0)))
+lox.barrier()
+assert found == [0, 1, 2, 1, 2, 3], found
+"""
+
+
+def test_a_host_call_does_not_wait_for_what_waits_for_it():
+    command = [sys.executable, "-c", IN_A_HOST_CALL]
+    environment = {**os.environ, "PYTHONPATH": TESTS}
+    found = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (found.returncode, found.stderr) == (0, "")
 
 
 STILL_LOOPING = """
