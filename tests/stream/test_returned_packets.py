@@ -353,12 +353,14 @@ def test_barrier_does_not_wait_for_what_other_threads_log_meanwhile():
 
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(endless)
-        for _ in range(10):
-            time.sleep(0.05)
-            start = time.monotonic()
-            lox.barrier()
-            seconds.append(time.monotonic() - start)
-        has_ended.set()
+        try:
+            for _ in range(10):
+                time.sleep(0.05)
+                start = time.monotonic()
+                lox.barrier()
+                seconds.append(time.monotonic() - start)
+        finally:
+            has_ended.set()
         future.result()
     assert max(seconds) < 5
 
