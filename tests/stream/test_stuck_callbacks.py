@@ -70,8 +70,10 @@ def test_a_callback_may_call_a_tapped_step_however_full_the_queue_is(monkeypatch
 
 
 LOOP = """
-import sys, time, jax, jax.numpy as jnp, lox
+import signal, sys, time, jax, jax.numpy as jnp, lox
 import lox._stream.callbacks
+# A shell lets what it starts in the background ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 lox._stream.callbacks.PATIENCE = 1.0
 def fun(n):
     def step(c, i):
